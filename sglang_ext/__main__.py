@@ -1,0 +1,7 @@
+"""``python -m sglang_ext VERB``: the same as the console script."""
+
+import sys
+
+from sglang_ext.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Benches: taking a number, only where the contract is proven."""

@@ -1,0 +1,71 @@
+"""The gate: a command runs only if the server is verified before, and its result counts only if it still is after."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+SCHEMA = "sglang-ext/gate/1"
+LOST = 4  # verified before, not after
+
+
+def pass_through(command: Sequence[str]) -> int:
+    """Run ``command`` with our own stdio; its exit status, 128+N when it died of signal N.
+
+    A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards.
+    """
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    except OSError as error:
+        signal.signal(signal.SIGINT, ignored)
+        raise FileNotFoundError(f"{command[0]} cannot be run ({error.strerror}); give a command after --") from None
+
+    def hand_on(number: int, _frame: object) -> None:
+        child.send_signal(number)
+
+    terminate = signal.signal(signal.SIGTERM, hand_on)
+    try:
+        status = child.wait()
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGINT, ignored)
+    return status if status >= 0 else 128 - status
+
+
+def gate(
+    check: Callable[[], dict[str, Any]], exit_code: Callable[[str], int], command: Sequence[str]
+) -> tuple[int, dict[str, Any]]:
+    """Verify, run, verify again. Returns the exit status and the report with both verifications.
+
+    The status is the command's own when both verdicts are PASS; otherwise the first verdict's, or `LOST`.
+    """
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "before": check(),
+        "after": None,
+        "command": {"ran": False, "exit": None},
+    }
+    status = exit_code(report["before"]["verdict"])
+    if status == 0:
+        began = time.time()
+        own = pass_through(command)
+        report["command"] = {"ran": True, "exit": own, "seconds": time.time() - began}
+        report["after"] = check()
+        same = _same_server(report["before"], report["after"])
+        status = own if report["after"]["verdict"] == "PASS" and same else LOST
+        report["same_server"] = same
+    report["exit"] = status
+    return status, report
+
+
+def _same_server(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """The same workers, not others that took their place: by pid and start time."""
+
+    def workers(report: dict[str, Any]) -> set[tuple[int, int]]:
+        return {(w["pid"], w["start_time"]) for w in report["workers"] if w["counts"]}
+
+    return workers(before) == workers(after)

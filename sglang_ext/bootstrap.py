@@ -1,0 +1,129 @@
+"""Arm the import hook. Reached from the ``.pth`` line or sitecustomize only once ``sglang`` itself is being imported.
+
+Nothing here runs at Python start. A finder that raises would break `import sglang`, and one that quietly steps aside
+would run stock: so the outcome is recorded in `STATUS`, said in one stderr line, and made an error under our launcher
+(a run id is set) or with ``SGLANG_EXT=require``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+
+SWITCH = "SGLANG_EXT"  # 0: off; require: an unpatchable import is an error
+MARK = "_sglang_ext"  # finders are known by this attribute: two copies of a module have two classes
+
+
+class Status:
+    """What became of the hook in this process: ``mode`` overlay, baked or none, and why."""
+
+    def __init__(self) -> None:
+        self.mode = "none"
+        self.why = "sglang has not been imported"
+        self.digest: str | None = None
+        self.release: str | None = None
+        self.files: dict[str, str] = {}
+        self.hashes: dict[str, str] = {}
+
+
+STATUS = Status()
+# The NCCL_* variables as they were when sglang was first imported: the contract of a process without a launcher.
+SHELL: dict[str, str] = {}
+
+
+def demanded() -> bool:
+    """Must an import that cannot be patched fail? Under our launcher, and with SGLANG_EXT=require."""
+    return os.environ.get(SWITCH) == "require" or "SGLANG_EXT_RUN_ID" in os.environ
+
+
+def module_name(target: str) -> str:
+    """``sglang/srt/models/deepseek_v2.py`` -> ``sglang.srt.models.deepseek_v2``."""
+    return target[: -len(".py")].replace("/", ".")
+
+
+class TargetFinder:
+    """Sends imports of the patched modules to their copies; every other name is passed on at once."""
+
+    def __init__(self, targets: frozenset[str]) -> None:
+        setattr(self, MARK, "targets")
+        self.names = {module_name(target): target for target in targets}
+        self.failed: str | None = None
+        self.ready = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        wanted = self.names.get(name)
+        if wanted is None:
+            return None
+        stock = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+        if stock is None or stock.origin is None:
+            return None
+        if not self.ready:
+            self.ready = True
+            self._prepare(stock.origin[: -len(wanted)])
+        if self.failed is not None and demanded():
+            raise ImportError(f"sglang-ext: {self.failed}", name=name)
+        copy = STATUS.files.get(wanted)
+        if copy is None:
+            return None
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, copy)
+
+    def _prepare(self, root: str) -> None:
+        from sglang_ext.patchset.overlay import OverlayError, prepare
+
+        try:
+            prepared = prepare(root)
+        except (OverlayError, ValueError) as error:  # ValueError: a patch or lock that cannot be read or applied
+            self.failed = STATUS.why = str(error)
+            if not demanded():
+                sys.stderr.write(f"sglang-ext: running stock, unpatched: {error} (SGLANG_EXT=0 silences this)\n")
+            return
+        STATUS.mode, STATUS.why = prepared.mode, ""
+        STATUS.digest, STATUS.release = prepared.digest, prepared.release
+        STATUS.files, STATUS.hashes = prepared.files, prepared.hashes
+
+
+def first_import() -> None:
+    """``sglang`` is being imported: put the real finder in the place of whatever called us. Idempotent, never raises."""
+    sys.meta_path[:] = [f for f in sys.meta_path if getattr(f, MARK, None) != "first"]
+    if any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
+        return
+    SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
+    if os.environ.get(SWITCH) == "0":
+        STATUS.why = "SGLANG_EXT=0 switches it off"
+        return
+    from sglang_ext.patchset.lock import load_lock
+    from sglang_ext.patchset.overlay import patches_folder
+
+    try:
+        lock = load_lock(os.path.join(patches_folder(), "upstream.toml"))
+    except (OSError, ValueError) as error:
+        STATUS.why = f"the lock of sglang-ext cannot be read: {error}; run: pip install --force-reinstall sglang-ext"
+        sys.stderr.write(f"sglang-ext: running stock, unpatched: {STATUS.why}\n")
+        return
+    targets = frozenset(t for version in lock.supported() for t in lock.get(version).files)
+    early = sorted(module_name(t) for t in targets if module_name(t) in sys.modules)
+    if early:
+        STATUS.why = f"{early[0]} was imported before the hook was armed"
+        return
+    sys.meta_path.insert(0, TargetFinder(targets))
+
+
+class FirstImport:
+    """What waits for ``import sglang`` when armed from sitecustomize; the ``.pth`` line builds its own, cheaper."""
+
+    def __init__(self) -> None:
+        setattr(self, MARK, "first")
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name == "sglang":
+            first_import()
+        return None
+
+
+def arm() -> None:
+    """Wait for ``import sglang``. Idempotent."""
+    if not any(hasattr(finder, MARK) for finder in sys.meta_path):
+        sys.meta_path.insert(0, FirstImport())

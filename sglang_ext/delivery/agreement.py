@@ -1,0 +1,68 @@
+"""Do all ranks hold the same? Asked through the process group's store, with a time-out.
+
+Not a collective: where one rank does not take part a collective hangs the whole server; the store gives the others a
+clean error after ``timeout``. The default group's store spans TP, PP and nodes (sglang 0.5.23, seen at TP=2 and PP=2);
+DP replicas have a world each and are compared from outside.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+TIMEOUT = float(os.environ.get("SGLANG_EXT_AGREEMENT_TIMEOUT", "120"))  # seconds; ranks load weights at different speed
+PREFIX = "sglang_ext/agreement/1"
+
+
+class Store(Protocol):
+    """What is used of torch.distributed.Store."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None: ...
+    def get(self, key: str) -> bytes: ...
+
+
+def differing(statements: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """One clause for each thing the ranks do not agree on; ``statements`` maps rank to contract, patchset and nccl."""
+    clauses = []
+    for key, what in (("contract", "the contract"), ("patchset", "the patch set")):
+        if len({str(s.get(key)) for s in statements.values()}) > 1:
+            clauses.append(what + " is " + _sides({r: str(s.get(key))[:12] for r, s in statements.items()}))
+    for name in sorted({n for s in statements.values() for n in s.get("nccl", {})}):
+        values = {rank: s.get("nccl", {}).get(name) for rank, s in statements.items()}
+        if len(set(values.values())) > 1:
+            clauses.append(name + " is " + _sides(values))
+    return clauses
+
+
+def _sides(values: Mapping[int, str | None]) -> str:
+    groups: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        groups.setdefault("absent" if value is None else value, []).append(rank)
+    return " but ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        for value, ranks in groups.items()
+    )
+
+
+def agree(store: Store, rank: int, world: int, statement: Mapping[str, Any], timeout: float) -> tuple[str | None, str]:
+    """State ours, wait for everybody's, compare. Returns ``(reason code or None, sentence)``."""
+    store.set(f"{PREFIX}/{rank}", json.dumps(statement, sort_keys=True))
+    statements: dict[int, Mapping[str, Any]] = {}
+    for other in range(world):
+        try:
+            store.wait([f"{PREFIX}/{other}"], datetime.timedelta(seconds=timeout))
+            statements[other] = json.loads(store.get(f"{PREFIX}/{other}"))
+        except (RuntimeError, ValueError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return "agreement_timeout", (
+                f"rank {other} of {world} did not state its environment to rank {rank} within {timeout:g} s ({first[:80]}); "
+                "see that rank's log, or raise SGLANG_EXT_AGREEMENT_TIMEOUT"
+            )
+    clauses = differing(statements)
+    if clauses:
+        return "ranks_differ", "; ".join(clauses) + "; start every rank with the same contract"
+    return None, f"{world} ranks hold the same"

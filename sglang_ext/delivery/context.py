@@ -1,0 +1,138 @@
+"""The run this process belongs to: its directory, its contract, and how strict it is.
+
+The launcher decides the contract. A process started without it (``sglang serve``, ``Engine(...)``) decides once, from the
+NCCL_* variables it had when sglang was first imported; such a run only warns, it never stops a server it did not start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Any
+
+from sglang_ext import bootstrap
+from sglang_ext.contract.decide import decide
+from sglang_ext.contract.model import Contract, ContractError
+from sglang_ext.run import directory as runs
+from sglang_ext.run.process import Identity, is_alive, myself
+
+KEEP_DEAD_RUNS = 24 * 3600.0  # seconds a dead run's directory is kept for reading
+
+
+class Context:
+    """One run, as one of its processes sees it."""
+
+    def __init__(self, directory: runs.RunDirectory, run: dict[str, Any], contract: Contract) -> None:
+        self.directory, self.run, self.contract = directory, run, contract
+
+    @property
+    def id(self) -> str:
+        return str(self.run["id"])
+
+    @property
+    def launched(self) -> bool:
+        """Started by our launcher, which demands and refuses; otherwise we only warn."""
+        return bool(self.run["mode"] == "launcher")
+
+    @property
+    def strict(self) -> bool:
+        return self.launched and bool(self.run["policy"] == "strict")
+
+    @property
+    def dry_run(self) -> bool:
+        return bool(self.run["dry_run"])
+
+    def give_up(self, names: frozenset[str]) -> None:
+        """Take terms out of the contract before any worker has seen it: only for a run nobody demanded anything of."""
+        kept = {name: term for name, term in self.contract.terms.items() if name not in names}
+        self.contract = Contract(kept, self.contract.warnings)
+        self.directory.write("contract.json", self.contract.to_json())
+
+    def mark(self, environment: Any) -> None:
+        """Put into ``environment`` what every process of the run needs, and what keeps its exec block readable."""
+        environment[runs.RUN_DIR] = self.directory.path
+        environment[runs.RUN_ID] = self.id
+        # setproctitle overwrites the exec environment unless this is set before its first call in a process.
+        environment["SPT_NOENV"] = "1"
+
+    def refuse(self, code: str, sentence: str) -> SystemExit:
+        """The exception that ends this process with one sentence; the supervisor finds code and sentence in the run.
+
+        SystemExit, because upstream's workers catch Exception and print a traceback around the sentence.
+        """
+        try:
+            self.directory.write(
+                f"refused/{os.getpid()}.json",
+                {"code": code, "message": sentence, "pid": os.getpid(), "time": time.time()},
+            )
+        except runs.RunError:
+            pass  # the sentence still reaches stderr; a full disk must not hide it behind another error
+        return SystemExit(f"sglang-ext: {code}: {sentence}")
+
+
+def open_run(path: str) -> Context:
+    """The run in ``path``. Raises RunError when it cannot be believed, ContractError when its contract is damaged."""
+    directory = runs.RunDirectory.open(path)
+    run, contract = directory.read("run.json"), directory.read("contract.json")
+    if run is None or contract is None or run.get("schema") != runs.SCHEMA:
+        raise runs.RunError(f"{path} is no run directory of this sglang-ext; start the server again with the launcher")
+    return Context(directory, run, Contract.from_json(contract))
+
+
+def new_run(contract: Contract, *, mode: str, policy: str, dry_run: bool = False, path: str | None = None) -> Context:
+    """Create a run directory that holds ``contract``; this process owns it."""
+    if path is None:
+        prune(runs.default_base())
+    directory = runs.RunDirectory.create(path)
+    run = runs.begin(directory, mode=mode, policy=policy, dry_run=dry_run, owner=myself())
+    directory.write("contract.json", contract.to_json())
+    return Context(directory, run, contract)
+
+
+def prune(base: str) -> None:
+    """Drop old run directories of dead owners from ``base``; whatever looks odd is left alone."""
+    try:
+        runs.check_trusted(base)
+        names = os.listdir(base)
+    except (runs.RunError, OSError):
+        return
+    for name in names:
+        path = os.path.join(base, name)
+        try:
+            run = runs.RunDirectory.open(path).read("run.json")
+            old = run is not None and time.time() - float(run["created"]) > KEEP_DEAD_RUNS
+            if run is not None and old and not is_alive(Identity(run["owner"]["pid"], run["owner"]["start_time"])):
+                shutil.rmtree(path, ignore_errors=True)
+        except (runs.RunError, OSError, KeyError, TypeError, ValueError):
+            continue
+
+
+_current: Context | None = None
+
+
+def current(carried: str | None = None) -> Context | None:
+    """The run of this process, or None where there is none.
+
+    ``carried`` is the run directory as upstream's pickled arguments carried it: the way that still works for a worker
+    whose environment was lost (Ray actors, wrappers), and the one believed first.
+    """
+    global _current
+    if _current is None:
+        path = carried or os.environ.get(runs.RUN_DIR)
+        if path:
+            _current = open_run(path)
+    return _current
+
+
+def current_or_own() -> Context:
+    """The run of this process; one of its own where it was started without the launcher."""
+    global _current
+    if current() is None:
+        try:
+            contract = decide(None, (), (), bootstrap.SHELL)
+        except ContractError:
+            contract = decide(None, (), (), {})
+        _current = new_run(contract, mode="engine", policy="warn")
+    assert _current is not None
+    return _current

@@ -1,0 +1,117 @@
+"""The launcher's own options, taken out of a command line whose other words belong to upstream and are not touched."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+# name -> does it take a value; upstream's parser (sglang 0.5.23, 546 options) uses none of these names
+OWN = {
+    "--profile": True,
+    "--set": True,
+    "--absent": True,
+    "--verify": True,
+    "--run-dir": True,
+    "--dry-run": False,
+}
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``(ours, upstream's)``, both in the order given. Only exact names are ours: upstream's abbreviations stay upstream's.
+
+    Raises ValueError when one of ours lacks its value.
+    """
+    ours: list[str] = []
+    theirs: list[str] = []
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        name, equals, _ = word.partition("=")
+        if name not in OWN:
+            theirs.append(word)
+        elif OWN[name] and not equals:
+            if index + 1 == len(argv):
+                raise ValueError(f"{name} needs a value, found the end of the command line; see --help")
+            ours += [f"{name}={argv[index + 1]}"]
+            index += 1
+        else:
+            ours.append(word)
+        index += 1
+    return ours, theirs
+
+
+def value_of(argv: Sequence[str], names: Sequence[str], default: str) -> str:
+    """What upstream's argparse would take for an option given by one of ``names``: the last one counts."""
+    found = default
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in names:
+            if equals:
+                found = value
+            elif index + 1 < len(argv):
+                found = argv[index + 1]
+    return found
+
+
+def add_contract_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name a contract, the same everywhere."""
+    group = parser.add_argument_group("the contract")
+    group.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile by name, or a TOML file by path")
+    group.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        dest="sets",
+        action="append",
+        default=[],
+        help="require a value (wins over profile and shell)",
+    )
+    group.add_argument(
+        "--absent",
+        metavar="NAME",
+        dest="absents",
+        action="append",
+        default=[],
+        help="require that a variable is not there",
+    )
+
+
+def launcher_parser(prog: str) -> argparse.ArgumentParser:
+    """The parser of the launcher's own options."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=f"{prog} [options] SGLANG_OPTION...",
+        description=(
+            "Start an SGLang server whose workers hold a contract of environment variables, prove it, then serve.\n\n"
+            "Every other option goes to sglang.launch_server unchanged (see: python -m sglang.launch_server --help).\n"
+            "The contract is made of --set/--absent, over --profile, over the NCCL_* variables of this shell."
+        ),
+        epilog=(
+            "exit status:\n"
+            "  0    the server ended in order; with --dry-run: PASS\n"
+            "  1    FAIL: a requirement is not met, or the server failed\n"
+            "  2    the command line, profile or contract is wrong; nothing was started, or nothing was loaded\n"
+            "  3    UNKNOWN: the workers could not be seen\n"
+            "  130  interrupted (SIGINT); on SIGTERM the launcher dies of SIGTERM\n\n"
+            "example:\n"
+            f"  {prog} --profile pcie-blackwell --model-path /models/Kimi-K2.5 --tp 8"
+        ),
+    )
+    add_contract_options(parser)
+    group = parser.add_argument_group("the launch")
+    group.add_argument(
+        "--verify",
+        choices=("strict", "warn", "off"),
+        default="strict",
+        help="strict (default): stop the server unless the verdict is PASS; warn: say it and serve; off: do not look",
+    )
+    group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="start the same processes the same way without loading weights, verify, stop",
+    )
+    group.add_argument(
+        "--run-dir", metavar="DIR", help="where the run is recorded (created, 0700); default: a fresh one per launch"
+    )
+    return parser

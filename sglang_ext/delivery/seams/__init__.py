@@ -1,0 +1,1 @@
+"""The seams: what the patched places of upstream call. One module per patched file; upstream's hunks stay one line."""

@@ -1,0 +1,101 @@
+"""The engine seam: upstream's `_set_envs_and_config`, after which the workers are spawned with this process's environment.
+
+Upstream (sglang 0.5.23 engine.py:1878-1921) assigns CUDA_DEVICE_MAX_CONNECTIONS always, and others by flag; deterministic
+inference assigns NCCL_ALGO even before, while the arguments are resolved (arg_groups/attention_hook.py:676-698).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_ext.contract import rules
+from sglang_ext.contract.names import shown
+from sglang_ext.delivery.context import Context, current_or_own
+from sglang_ext.run.process import myself
+
+logger = logging.getLogger("sglang_ext")
+
+CARRIED = "_sglang_ext_run"  # the key in ServerArgs.__dict__ that carries the run directory to workers by pickle
+
+
+def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `_set_envs_and_config`: refuse arguments that fight the contract, re-assert it, say who changed what."""
+
+    @functools.wraps(set_envs_and_config)
+    def wrapper(server_args: Any, *args: Any, **kwargs: Any) -> Any:
+        context = current_or_own()
+        settle_fights(context, server_args)
+        while_resolving = context.contract.differences(os.environ)
+        result = set_envs_and_config(server_args, *args, **kwargs)
+        by_upstream = [d for d in context.contract.differences(os.environ) if d not in while_resolving]
+        changes = []
+        for by, found in (("argument resolution", while_resolving), ("_set_envs_and_config", by_upstream)):
+            for name, want, value in found:
+                restore(name, want)
+                changes.append({"name": name, "want": want, "found": value, "by": by})
+                told = (name, shown(want), shown(value), by, shown(want))
+                logger.info("sglang-ext: %s %s -> %s (by sglang's %s); restored to %s", *told)
+        context.mark(os.environ)
+        server_args.__dict__[CARRIED] = context.directory.path
+        context.directory.write("server.json", {**layout(server_args), "changes": changes, "main": myself()._asdict()})
+        return result
+
+    return wrapper
+
+
+def restore(name: str, want: str | None) -> None:
+    """Give this process ``name`` as the contract wants it."""
+    if want is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = want
+
+
+def resolved(server_args: Any) -> Any:
+    """The arguments as upstream resolved them; the record itself only holds what was typed (sglang 0.5.18+)."""
+    try:
+        from sglang.srt.arg_groups.overrides import resolving_view
+    except ImportError:
+        return server_args
+    return resolving_view(server_args)
+
+
+def settle_fights(context: Context, server_args: Any) -> None:
+    """Stop before the model loads when an argument needs another value than the contract demands.
+
+    Without our launcher nobody demanded anything: the argument wins, as it would have, and one warning says so.
+    """
+    view = resolved(server_args)
+    settings = {name: getattr(view, name) for name in rules.SETTINGS if hasattr(view, name)}
+    fights = rules.fights(context.contract, settings, os.environ)
+    if fights and context.launched:
+        raise context.refuse("arguments_fight_contract", "; ".join(fight.sentence for fight in fights))
+    for fight in fights:
+        logger.warning("sglang-ext: %s; started without the launcher, so the argument wins", fight.sentence)
+    if fights:
+        context.give_up(frozenset(fight.variable for fight in fights))
+
+
+def layout(server_args: Any) -> dict[str, Any]:
+    """The sizes upstream resolved and, from them, how many schedulers each node must have.
+
+    With DP attention the DP ranks share the TP x PP world (sglang 0.5.23 engine.py `_launch_scheduler_processes`,
+    data_parallel_controller.py); otherwise each DP replica has a world of its own.
+    """
+    view = resolved(server_args)
+    sizes = {
+        short: int(getattr(view, name, 1) or 1)
+        for short, name in (("tp", "tp_size"), ("pp", "pp_size"), ("dp", "dp_size"), ("nnodes", "nnodes"))
+    }
+    replicas = 1 if getattr(view, "enable_dp_attention", False) else sizes["dp"]
+    total = sizes["tp"] * sizes["pp"] * replicas
+    return {
+        "expected": {**sizes, "workers": total, "here": max(total // sizes["nnodes"], 1)},
+        "node_rank": int(getattr(view, "node_rank", 0) or 0),
+        "host": str(getattr(view, "host", "")),
+        "port": int(getattr(view, "port", 0) or 0),
+    }

@@ -1,0 +1,161 @@
+"""The scheduler seams: the first statement of a worker, and the moment its scheduler is built.
+
+Both wrap, so that upstream's changing signatures do not matter. `worker_entry` is first in a spawned process, before
+setproctitle and before the first NCCL call. Ray actors never call it (sglang 0.5.23 ray/scheduler_actor.py), so
+`scheduler_built` enters again; entering twice is harmless.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sglang_ext import bootstrap
+from sglang_ext.contract.names import is_nccl, shown
+from sglang_ext.delivery import agreement, repair
+from sglang_ext.delivery.context import Context, current
+from sglang_ext.delivery.seams import deepseek_v2
+from sglang_ext.delivery.seams.engine import CARRIED, restore
+from sglang_ext.delivery.witness import Witness, read_now
+
+_witness: Witness | None = None
+
+
+def worker_entry(run_scheduler_process: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `run_scheduler_process`: enter first; in a dry run that is all."""
+    parameters = inspect.signature(run_scheduler_process)
+
+    @functools.wraps(run_scheduler_process)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind_partial(*args, **kwargs).arguments
+        witness = enter(given.get("server_args"), given)
+        if witness is not None and witness.context.dry_run:
+            return hold(witness)
+        return run_scheduler_process(*args, **kwargs)
+
+    return wrapper
+
+
+def scheduler_built(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `Scheduler.__init__`: enter where nobody has (Ray), and afterwards, before "ready" is said, compare ranks."""
+
+    @functools.wraps(init)
+    def wrapper(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+        witness = enter(server_args, {})
+        init(self, server_args, *args, **kwargs)
+        if witness is not None:
+            confirm(witness)
+
+    return wrapper
+
+
+def enter(server_args: Any, given: dict[str, Any]) -> Witness | None:
+    """Check, repair and attest this worker's environment, once; None where there is no run. Raises SystemExit to refuse."""
+    global _witness
+    if _witness is not None:
+        return _witness
+    context = current(getattr(server_args, "__dict__", {}).get(CARRIED))
+    if context is None:
+        return None
+    if orphaned():
+        raise SystemExit("sglang-ext: orphaned: the process that started this worker is gone; it ends here")
+    rank = {"node": getattr(server_args, "node_rank", 0)}
+    rank |= {short: given.get(f"{short}_rank") for short in ("dp", "pp", "tp")}
+    witness = Witness(context, rank)
+    found = read_now(context)
+    repaired = repair_contract(context, found)
+    context.mark(os.environ)
+    witness.entered(found, repaired)
+    witness.serve()
+    _witness = witness
+    return witness
+
+
+def orphaned() -> bool:
+    """Did the parent die while this worker imported? Upstream's PDEATHSIG, armed later, would never fire then."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and parent.pid is not None and os.getppid() != parent.pid
+
+
+def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]:
+    """Set what is not as the contract wants it, where that is still in time. Returns the repaired names.
+
+    Under the launcher's strict policy a repair that would come too late refuses instead: every witness would then show
+    the right value while the driver works with the wrong one.
+    """
+    wrong = {name: term.want for name, term in context.contract.terms.items() if found.get(name) != term.want}
+    if not wrong:
+        return []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        driver = repair.driver_is_mapped(maps.read())
+    repaired = []
+    for name, want in wrong.items():
+        late = repair.too_late(name, communicator_exists=communicator_exists(), driver_mapped=driver)
+        if late is None:
+            restore(name, want)
+            repaired.append(name)
+        elif context.strict:
+            raise context.refuse(
+                "too_late",
+                f"{name}: expected {shown(want)}, found {shown(found.get(name))} in this worker, and {late}; deliver it with the "
+                "process's environment: what stands between the launcher and this worker dropped it",
+            )
+    return repaired
+
+
+def communicator_exists() -> bool:
+    """Has this process joined a process group, so that NCCL or the group may have read its variables?"""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
+
+
+def confirm(witness: Witness) -> None:
+    """The scheduler is built: read again, compare with the other ranks, attest. Raises SystemExit to refuse."""
+    context = witness.context
+    values = read_now(context)
+    changed = {n: t.want for n, t in context.contract.terms.items() if values.get(n) != t.want}
+    outcome = compare_ranks(context, values)
+    witness.ready(values, outcome, deepseek_v2.SHAPE)
+    if context.strict and changed:
+        name, want = next(iter(changed.items()))
+        raise context.refuse(
+            "changed_in_process",
+            f"{name}: expected {shown(want)}, found {shown(values.get(name))} once the scheduler was built; a plugin or model "
+            "file of this server changes it",
+        )
+    if context.strict and outcome["code"] is not None:
+        raise context.refuse(outcome["code"], outcome["message"])
+
+
+def compare_ranks(context: Context, values: dict[str, str | None]) -> dict[str, Any]:
+    """What the ranks of this process group agree on, as a plain record for the attestation."""
+    if not communicator_exists():
+        return {"code": None, "message": "no process group: nothing to compare with", "world": 1, "rank": 0}
+    import torch.distributed
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    statement = {
+        "contract": context.contract.digest,
+        "patchset": bootstrap.STATUS.digest,
+        "nccl": {name: value for name, value in values.items() if is_nccl(name) and value is not None},
+    }
+    code, message = agreement.agree(_get_default_store(), rank, world, statement, agreement.TIMEOUT)
+    return {"code": code, "message": message, "world": world, "rank": rank}
+
+
+def hold(witness: Witness) -> None:
+    """A dry run: this worker was started the same way; it titles itself as upstream would and waits to be looked at."""
+    import setproctitle
+
+    tp = witness.record["rank"]["tp"]
+    setproctitle.setproctitle(f"sglang::scheduler_TP{tp}")
+    witness.ready(read_now(witness.context), {"code": None, "message": "dry run", "world": 1, "rank": 0}, None)
+    while not orphaned():
+        time.sleep(0.2)

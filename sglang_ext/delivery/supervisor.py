@@ -1,0 +1,148 @@
+"""The supervisor: starts upstream as its child, watches over it, ends it. Torch-free: it lives beside a 1T model for weeks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from sglang_ext.delivery.context import Context
+from sglang_ext.delivery.ending import end, members
+from sglang_ext.delivery.guardian import Guardian
+from sglang_ext.run.directory import RunError
+from sglang_ext.run.process import Identity, is_alive, myself, stat
+
+GRACE = 30.0  # seconds a serving upstream gets to finish its requests once asked to end
+TICK = 0.1  # seconds between two looks
+
+
+def interpreter_flags() -> list[str]:
+    """The flags that decide whether the hook is armed: a child must be started as this process was."""
+    flags = sys.flags
+    if flags.isolated:
+        return ["-I"]
+    switches = (("-E", flags.ignore_environment), ("-s", flags.no_user_site), ("-P", flags.safe_path))
+    return [switch for switch, on in switches if on]
+
+
+class Supervisor:
+    """One launch from start to end. ``say`` prints one line of progress."""
+
+    def __init__(self, context: Context, arguments: Sequence[str], say: Callable[[str], None]) -> None:
+        self.context, self.arguments, self.say = context, list(arguments), say
+        self.signals: list[int] = []
+        self.child: subprocess.Popen[bytes] | None = None
+        self.main = Identity(0, 0)
+        # Before anything else is started or threaded: the guardian is a bare fork.
+        self.guardian = Guardian()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.signals.append(number)
+
+    @property
+    def interrupted(self) -> bool:
+        return bool(self.signals)
+
+    def start(self) -> None:
+        """Start upstream in a session of its own: a Ctrl-C reaches us, and we decide whom to signal."""
+        environment = dict(os.environ)
+        self.context.contract.apply_to(environment)
+        self.context.mark(environment)
+        command = [sys.executable, *interpreter_flags(), "-m", "sglang.launch_server", *self.arguments]
+        self.child = subprocess.Popen(command, env=environment, start_new_session=True)
+        started = stat(self.child.pid)
+        self.main = Identity(self.child.pid, started.start_time if started else 0)
+        self.guardian.watch(self.main, self.context.id)
+
+    def ended(self) -> int | None:
+        """Upstream's exit status once it has one (negative: the signal it died of)."""
+        assert self.child is not None
+        return self.child.poll()
+
+    def refusal(self) -> dict[str, Any] | None:
+        """The first refusal a process of the run left behind: code and message."""
+        for name in self.context.directory.names("refused"):
+            try:
+                return self.context.directory.read(name)
+            except RunError:
+                continue  # half written as its process died; the log has it
+        return None
+
+    def wait_until_attested(self) -> str:
+        """Wait until every expected scheduler of this node says it is built.
+
+        Returns "ready", or why there is nothing more to wait for: "ended", "refused", "interrupted".
+        """
+        began = told = time.monotonic()
+        while True:
+            if self.interrupted:
+                return "interrupted"
+            if self.refusal() is not None:
+                return "refused"
+            if self.ended() is not None:
+                return "ended"
+            expected, ready = self._count()
+            if expected is not None and ready >= expected:
+                return "ready"
+            if time.monotonic() - told >= 10.0:
+                told = time.monotonic()
+                what = "starting upstream" if expected is None else f"{ready} of {expected} workers ready"
+                self.say(f"{what} ({told - began:.0f} s)")
+            time.sleep(TICK)
+
+    def _count(self) -> tuple[int | None, int]:
+        directory = self.context.directory
+        server = directory.read("server.json")
+        if server is None:
+            return None, 0
+        ready = 0
+        for name in directory.names("workers"):
+            try:
+                record = directory.read(name)
+            except RunError:
+                continue
+            if record and "ready" in record and is_alive(Identity(record["pid"], record["start_time"])):
+                ready += 1
+        return int(server["expected"]["here"]), ready
+
+    def wait_until_ended(self) -> str:
+        """Serve: returns "ended" or "interrupted"."""
+        while True:
+            if self.interrupted:
+                return "interrupted"
+            if self.ended() is not None:
+                return "ended"
+            time.sleep(TICK)
+
+    def stop(self, grace: float = GRACE) -> None:
+        """End everything this launch started, and nothing else. A further signal from the user ends the grace."""
+        if self.child is not None:
+            seen = len(self.signals)
+            spare = frozenset((os.getpid(), self.guardian.pid, os.getppid()))
+            if self.ended() is None or members(self.main.pid, self.context.id, spare):
+                end(
+                    self.main,
+                    self.context.id,
+                    grace=grace,
+                    spare=spare,
+                    hurry=lambda: len(self.signals) > seen,
+                )
+            self.child.wait()
+        self.guardian.dismiss()
+
+
+def die_as(signals: Sequence[int]) -> int:
+    """The exit status after the first signal received: 130 for SIGINT; of SIGTERM and SIGHUP this process really dies."""
+    first = signals[0]
+    if first == signal.SIGINT:
+        return 130
+    signal.signal(first, signal.SIG_DFL)
+    os.kill(myself().pid, first)
+    return 128 + first  # not reached: the default action ends the process

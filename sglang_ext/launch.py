@@ -1,0 +1,148 @@
+"""``python -m sglang_ext.launch``: decide the contract, start upstream with it, prove it, then let it serve."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_ext.contract.decide import decide
+from sglang_ext.contract.model import Contract, ContractError
+from sglang_ext.contract.names import shown
+from sglang_ext.contract.profile import load_profile
+from sglang_ext.delivery import preflight
+from sglang_ext.delivery.context import Context, new_run
+from sglang_ext.delivery.options import launcher_parser, split
+from sglang_ext.delivery.supervisor import Supervisor, die_as
+from sglang_ext.reasons import TABLE
+from sglang_ext.run.directory import RunError
+
+STOPPING = 10.0  # seconds for a server that is stopped because it may not serve: it has no requests to finish
+USAGE = 2
+
+
+def say(text: str) -> None:
+    """One line of progress, on stderr: stdout belongs to upstream."""
+    print(f"sglang-ext: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.launch") -> int:
+    """The launcher; returns the exit status described in its --help."""
+    try:
+        ours, theirs = split(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        say(str(error))
+        return USAGE
+    parser = launcher_parser(prog)
+    if not theirs or theirs[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0 if theirs else USAGE
+    options = parser.parse_args(ours)
+    try:
+        contract = decide(
+            load_profile(options.profile) if options.profile else None, options.sets, options.absents, os.environ
+        )
+    except ContractError as error:
+        say(str(error))
+        return USAGE
+    return launch(contract, options, theirs)
+
+
+def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
+    """Preflight, start, verify, serve, stop."""
+    for warning in contract.warnings:
+        say(f"warning: {warning}")
+    if not contract:
+        say(
+            "warning: the contract is empty (no --profile, --set or --absent, no NCCL_* in this shell): nothing will be proven"
+        )
+    try:
+        preflight.check_hook(sys.meta_path, sys.flags)
+        preflight.check_arguments(contract, arguments)
+        host, port = preflight.address(arguments)
+        preflight.check_port(host, port)
+        prepared = preflight.check_upstream()
+        context = new_run(
+            contract, mode="launcher", policy=options.verify, dry_run=options.dry_run, path=options.run_dir
+        )
+    except preflight.Refused as refused:
+        say(f"{refused.code}: {refused}")
+        return TABLE[refused.code].exit
+    except RunError as error:
+        say(f"run_dir_unusable: {error}")
+        return TABLE["run_dir_unusable"].exit
+    say(f"sglang {prepared.release}, {prepared.mode}, patch set {prepared.digest[:12]}; run {context.directory.path}")
+    for term in contract.terms.values():
+        say(f"  {term.name} {shown(term.want)}  ({term.source})")
+    supervisor = Supervisor(context, arguments, say)
+    status = 1
+    grace: float | None = STOPPING
+    try:
+        supervisor.start()
+        status, serves = prove(supervisor, options)
+        if serves:
+            say(f"serving; this launcher stays in front of it (host {host}, port {port})")
+            supervisor.wait_until_ended()
+            status = ended(supervisor)
+            grace = None
+    finally:
+        supervisor.stop() if grace is None else supervisor.stop(grace)
+    return die_as(supervisor.signals) if supervisor.interrupted else status
+
+
+def prove(supervisor: Supervisor, options: Any) -> tuple[int, bool]:
+    """Wait for the workers and judge them. Returns the exit status if it ends here, and whether the server may serve."""
+    outcome = supervisor.wait_until_attested()
+    if outcome == "interrupted":
+        return 130, False
+    if outcome == "refused":
+        refusal = supervisor.refusal() or {"code": "server_ended", "message": "a worker refused"}
+        say(f"{refusal['code']}: {refusal['message']}")
+        return TABLE[refusal["code"]].exit if refusal["code"] in TABLE else 1, False
+    if outcome == "ended":
+        return ended(supervisor, early=True), False
+    if options.verify == "off" or not supervisor.context.contract:
+        say("not verified (" + ("--verify off" if options.verify == "off" else "the contract is empty") + ")")
+        return 0, not options.dry_run
+    report = look(supervisor.context)
+    from sglang_ext.verify.check import exit_code
+    from sglang_ext.verify.report import render
+
+    print(render(report, colour=sys.stderr.isatty()), file=sys.stderr, flush=True)
+    status = exit_code(report["verdict"])
+    if options.dry_run:
+        return status, False
+    if status != 0 and options.verify == "strict":
+        say(f"stopping the server: the verdict is {report['verdict']} and --verify is strict")
+        return status, False
+    return 0, True
+
+
+def look(context: Context) -> dict[str, Any]:
+    """Verify this run, and keep the report in its directory."""
+    from sglang_ext.verify.check import Request, unseen, verify
+    from sglang_ext.verify.select import NoServerError, by_run
+
+    try:
+        server, directory = by_run(context.directory.path)
+        report = verify(server, Request(context.contract), directory)
+    except NoServerError as error:
+        report = unseen("no_server", str(error))
+    context.directory.write("verified.json", report)
+    return report
+
+
+def ended(supervisor: Supervisor, *, early: bool = False) -> int:
+    """Say how upstream ended; its own failure is ours."""
+    status = supervisor.ended()
+    if status in (0, None):
+        return 1 if early else 0
+    how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+    when = "before its workers were ready" if early else "while serving"
+    say(f"server_ended: SGLang ended with {how} {when}; see its log above")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""Carry changes to upstream files as patches: parse, apply, reverse, know the state, pin by hash.
+
+Nothing is imported here on purpose. The import hook runs in every worker process and takes only the modules
+it needs, so the whole room keeps off `re`, `typing`, `dataclasses` and `pathlib`, and loads `hashlib`,
+`tomllib`, `ast` and `difflib` where they are used.
+
+    diff.py           one patch of one file: apply, reverse, state, make; also names model.py and parsing.py
+    model.py          Patch, Hunk, PatchError and the canonical text
+    parsing.py        the strict reader
+    record.py         the base of our small immutable values
+    header.py         what every patch must say about itself, and the seams it promises
+    series.py         the patch set of `patches/series`: order, digest, apply all or none
+    lock.py           `patches/upstream.toml`: which wheels and which files we know, by sha256
+    wheel_check.py    one upstream wheel against all of the above
+    postcondition.py  where the seams ended up in the patched source, by `ast`
+"""

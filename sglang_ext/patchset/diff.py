@@ -1,0 +1,197 @@
+"""One patch of one file: apply it exactly, turn it round, tell its state. Pure: bytes in, bytes out.
+
+Exact means: every context and removed line must match byte for byte, never with fuzz. A hunk may lie at
+another line than it states (an offset) only when its pre-image occurs once. A hunk without leading (trailing)
+context must begin (end) the file, as GNU patch and git have it; without that rule an appended block could be
+appended twice.
+"""
+
+from __future__ import annotations
+
+from sglang_ext.patchset.model import Hunk, Patch, PatchError, render
+from sglang_ext.patchset.parsing import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    State = Literal["applied", "not_applied", "neither"]
+
+__all__ = [
+    "Hunk",
+    "Patch",
+    "PatchError",
+    "apply",
+    "apply_with_offsets",
+    "make",
+    "parse",
+    "render",
+    "reverse",
+    "state",
+]
+
+
+def reverse(patch: Patch) -> Patch:
+    """The patch that takes this one out again."""
+    swap = {b"+": b"-", b"-": b"+", b" ": b" "}
+    hunks = (
+        Hunk(hunk.new_start, hunk.old_start, hunk.section, (swap[line[:1]] + line[1:] for line in hunk.lines))
+        for hunk in patch.hunks
+    )
+    return Patch(patch.origin, patch.header, patch.target, hunks)
+
+
+def apply(patch: Patch, source: bytes) -> bytes:
+    """The patched file, or PatchError naming patch, file, hunk, what was expected and what is there."""
+    return apply_with_offsets(patch, source)[0]
+
+
+def apply_with_offsets(patch: Patch, source: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """The patched file, and by how many lines each hunk was moved (0: where it says)."""
+    lines = _source_lines(patch, source)
+    undo = reverse(patch)
+    try:
+        offsets = _offsets(patch, lines)
+    except PatchError:
+        if _fit(undo, lines) is not None:
+            raise _already(patch) from None
+        raise
+    if any(offsets) and _fit(undo, lines) == (0,) * len(undo.hunks):
+        raise _already(patch)  # forward fits only elsewhere, at a twin of the place that already has it
+    result: list[bytes] = []
+    end = 0
+    for hunk, offset in zip(patch.hunks, offsets, strict=True):
+        at = hunk.old_start - 1 + offset
+        result += lines[end:at]
+        result += hunk.new
+        end = at + len(hunk.old)
+    return b"".join(result + lines[end:]), offsets
+
+
+def state(patch: Patch, source: bytes) -> State:
+    """Which side of the patch the file shows. Where both fit, the stated lines decide; a tie is "neither"."""
+    try:
+        lines = _source_lines(patch, source)
+    except PatchError:
+        return "neither"
+    forward, backward = _fit(patch, lines), _fit(reverse(patch), lines)
+    if forward is not None and backward is not None and any(forward) == any(backward):
+        return "neither"
+    if backward is not None and (forward is None or any(forward)):
+        return "applied"
+    return "neither" if forward is None else "not_applied"
+
+
+def make(target: str, old: bytes, new: bytes, origin: str, header: str = "", context: int = 3) -> Patch:
+    """The patch that turns `old` into `new`; PatchError where they are the same or one leaves no anchor."""
+    from difflib import SequenceMatcher
+
+    if old == new:
+        raise PatchError(f"Patch {origin} would be empty: both versions of file {target} are the same.")
+    before, after = _split(old), _split(new)
+    hunks: list[Hunk] = []
+    for group in SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(context):
+        lines: list[bytes] = []
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                lines += [b" " + line for line in before[i:j]]
+            else:
+                lines += [b"-" + line for line in before[i:j]] + [b"+" + line for line in after[k:m]]
+        hunks.append(Hunk(group[0][1] + 1, group[0][3] + 1, "", lines))
+    return parse(render(Patch(origin, header, target, hunks)), origin)
+
+
+# --- finding the place
+
+
+def _source_lines(patch: Patch, source: bytes) -> list[bytes]:
+    where = f"Patch {patch.origin} cannot be applied: file {patch.target}"
+    if source.startswith(b"\xef\xbb\xbf"):
+        raise PatchError(
+            f"{where} starts with a byte order mark, which upstream's does not: install sglang again."
+        )
+    if b"\r\n" in source:
+        raise PatchError(f"{where} has CRLF line endings, but upstream's has LF: install sglang again.")
+    return _split(source)
+
+
+def _split(source: bytes) -> list[bytes]:
+    """Split at LF only; `splitlines` would also split at form feeds and lone CRs."""
+    lines = [line + b"\n" for line in source.split(b"\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _already(patch: Patch) -> PatchError:
+    return PatchError(
+        f"Patch {patch.origin} is already applied to file {patch.target}: nothing is left to do."
+    )
+
+
+def _fit(patch: Patch, lines: Sequence[bytes]) -> tuple[int, ...] | None:
+    try:
+        return _offsets(patch, lines)
+    except PatchError:
+        return None
+
+
+def _offsets(patch: Patch, lines: Sequence[bytes]) -> tuple[int, ...]:
+    offsets: list[int] = []
+    floor = 0
+    for number, hunk in enumerate(patch.hunks, 1):
+        old, stated = hunk.old, hunk.old_start - 1
+        if any(offsets) or stated < floor or not _fits(hunk, old, lines, stated):
+            found = [at for at in range(floor, len(lines) - len(old) + 1) if _fits(hunk, old, lines, at)]
+            if len(found) != 1:
+                raise PatchError(_misfit(patch, number, lines, found, floor))
+            offsets.append(found[0] - stated)
+        else:
+            offsets.append(0)
+        floor = stated + offsets[-1] + len(old)
+    return tuple(offsets)
+
+
+def _fits(hunk: Hunk, old: list[bytes], lines: Sequence[bytes], at: int) -> bool:
+    if lines[at : at + len(old)] != old:
+        return False
+    starts, ends = hunk.lines[0][:1] != b" ", hunk.lines[-1][:1] != b" "
+    return not (starts and at) and not (ends and at + len(old) != len(lines))
+
+
+def _misfit(patch: Patch, number: int, lines: Sequence[bytes], found: Sequence[int], floor: int) -> str:
+    """One sentence: which hunk, what it expects, what is there, what to do."""
+    hunk = patch.hunks[number - 1]
+    old, stated = hunk.old, hunk.old_start - 1
+    where = f"Patch {patch.origin}, file {patch.target}, hunk {number} of {len(patch.hunks)} (`{hunk.title}`)"
+    if found:
+        places = ", ".join(str(at + 1) for at in found[:5]) + (", ..." if len(found) > 5 else "")
+        return f"{where}: the anchor occurs {len(found)} times (lines {places}); give the hunk more context."
+    if lines:
+        last = lines[-1][:-1] if lines[-1].endswith(b"\n") else lines[-1] + b"\n"
+        other = [*lines[:-1], last]
+        if any(_fits(hunk, old, other, at) for at in range(floor, len(lines) - len(old) + 1)):
+            has, wants = ("no", "one") if last.endswith(b"\n") else ("a", "none")
+            return (
+                f"{where}: the file has {has} final newline, but the patch expects {wants}; install sglang"
+                " again."
+            )
+    if any(lines[at : at + len(old)] == old for at in range(floor, len(lines) - len(old) + 1)):
+        edge = "begin" if hunk.lines[0][:1] != b" " else "end"
+        return (
+            f"{where}: it has no context on one side, so it must {edge} the file, but does not; add context."
+        )
+    if any(lines[at : at + len(old)] == old for at in range(min(floor, len(lines)))):
+        return f"{where}: its lines occur only above the place of the hunk before it; make the diff again."
+    here = lines[stated : stated + len(old)]
+    bad = next((at for at, line in enumerate(old) if at >= len(here) or here[at] != line), 0)
+    there = _show(here[bad]) if bad < len(here) else "the end of the file"
+    return (
+        f"{where} fits nowhere: at line {stated + bad + 1} expected {_show(old[bad])}, found {there};"
+        f" install the sglang release the patch was made for, or carry it over with tools/rebase_patches.py."
+    )
+
+
+def _show(line: bytes) -> str:
+    text = line.decode("utf-8", "replace").rstrip("\n")
+    return repr(text if len(text) <= 80 else text[:77] + "...")

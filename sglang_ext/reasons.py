@@ -1,0 +1,171 @@
+"""Every reason code, once: how grave it is, what it means, what to do. docs/reasons.md is generated from this table.
+
+Codes are stable: users script against them. `severity` is what it does to a verdict; refusals of a launch are "fail".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FAIL, UNKNOWN, NOTE = "fail", "unknown", "note"
+
+
+class Reason(NamedTuple):
+    """One code. ``exit`` is the status of a launch that is refused for it, where it can refuse one."""
+
+    severity: str
+    meaning: str
+    fix: str
+    exit: int = 1
+
+
+TABLE: dict[str, Reason] = {
+    # What a variable can be found to be.
+    "missing": Reason(
+        FAIL,
+        "The contract wants a value and the worker has none: something between the launcher and the worker dropped it.",
+        "Start the server with `python -m sglang_ext.launch`; look for `env -i`, sudo, ssh or a wrapper on the way.",
+    ),
+    "unwanted": Reason(
+        FAIL,
+        "The contract wants the variable absent and the worker has it.",
+        "Unset it in the launching shell, or start with the launcher, which removes it.",
+    ),
+    "different": Reason(
+        FAIL,
+        "The worker holds another value than the contract wants, and nothing shows who set it.",
+        "Compare with the launching shell and the image's ENV; start with the launcher to have it enforced.",
+    ),
+    "overwritten": Reason(
+        FAIL,
+        "The server was started with the wanted value, or stock SGLang always assigns this one: it was overwritten on the "
+        "way. Stock SGLang sets CUDA_DEVICE_MAX_CONNECTIONS to 8 in every launch.",
+        "Start with the launcher: it re-asserts the contract after SGLang's own assignments.",
+    ),
+    "changed_in_process": Reason(
+        FAIL,
+        "The worker started with the wanted value and holds another one now: code in the worker changed it. NCCL may have "
+        "read either.",
+        "Find the plugin or model file that assigns it; restart the server.",
+    ),
+    "too_late": Reason(
+        FAIL,
+        "The worker came without the wanted value, and somebody in it has read the old one already: setting it now would "
+        "show the right value and change nothing.",
+        "Deliver it with the process's environment; look for a wrapper that drops it.",
+    ),
+    "maybe_too_late": Reason(
+        UNKNOWN,
+        "The value is right now, but the process was started with another one and nobody attests that it was repaired "
+        "before the first communicator read it.",
+        "Restart the server with the launcher, which repairs first and attests it.",
+    ),
+    "not_seen": Reason(
+        UNKNOWN,
+        "No witness could read the variable now: its memory is closed to us and no worker answered.",
+        "Run as the server's user or root, or with ptrace_scope 0; a server of ours answers by itself.",
+    ),
+    "witness_missing": Reason(
+        UNKNOWN,
+        "A witness demanded with --require could not be had for this variable.",
+        "Start the server with the launcher for exec and attested; run as its user or root for live.",
+    ),
+    "repaired": Reason(
+        NOTE,
+        "The worker came without the wanted value; the seam set it before anybody read it, and attests that.",
+        "Nothing has to be done. To have it delivered too, look for the wrapper that drops it.",
+    ),
+    # What a server can be found to be.
+    "no_server": Reason(
+        UNKNOWN,
+        "No SGLang server was found where it was looked for.",
+        "Start one, or name it by --port, --pid or --run.",
+        3,
+    ),
+    "missing_ranks": Reason(
+        FAIL,
+        "Fewer scheduler processes are there than the server's sizes demand.",
+        "See the server's log: a rank died, or is still starting (use --wait).",
+    ),
+    "extra_ranks": Reason(
+        FAIL,
+        "More scheduler processes are there than the server's sizes demand: one of an earlier launch may be left over.",
+        "Stop the stale process, then start the server again.",
+    ),
+    "expected_unknown": Reason(
+        UNKNOWN,
+        "How many schedulers there must be cannot be told from the server's command line.",
+        "Start the server with the launcher, which records it.",
+    ),
+    "ranks_differ": Reason(
+        FAIL,
+        "Ranks hold different values of an NCCL variable. NCCL does not check this; ranks that choose differently hang or "
+        "corrupt data.",
+        "Start every rank and node with the same contract.",
+    ),
+    "agreement_timeout": Reason(
+        FAIL,
+        "A rank did not state its environment to the others in time.",
+        "See that rank's log; raise SGLANG_EXT_AGREEMENT_TIMEOUT (seconds) where loading is that uneven.",
+    ),
+    "hook_inactive": Reason(
+        FAIL,
+        "The server belongs to a run of ours, but this worker runs stock files: nothing was checked or repaired in it.",
+        "See the worker's log for a line from sglang-ext; run `pip install --force-reinstall --no-deps sglang-ext`.",
+    ),
+    "attestation_bad": Reason(
+        UNKNOWN,
+        "The worker's stored attestation is torn, is of another process, or contradicts itself; it is not believed.",
+        "Start the server again; if it comes back, see who writes to the run directory.",
+    ),
+    "worker_gone": Reason(
+        UNKNOWN, "A worker ended while it was being read.", "See the server's log, then verify again."
+    ),
+    # Why a launch is refused.
+    "arguments_fight_contract": Reason(
+        FAIL,
+        "A server argument needs another value of a variable than the contract demands.",
+        "Drop one of the two; the message names both.",
+        2,
+    ),
+    "port_taken": Reason(FAIL, "Somebody listens on the server's port already.", "Stop it, or choose another --port."),
+    "switched_off": Reason(FAIL, "SGLANG_EXT=0 is set.", "Unset it, or start plain SGLang."),
+    "hook_not_armed": Reason(
+        FAIL,
+        "A Python started like this one does not read our .pth file or sitecustomize.",
+        "Drop -S (and -E/-I in a checkout), or pip install sglang-ext into this environment.",
+    ),
+    "sglang_missing": Reason(FAIL, "No sglang can be imported.", "pip install sglang-ext brings a supported one."),
+    "unsupported_upstream": Reason(
+        FAIL, "The installed sglang is a release this sglang-ext has no patches for.", "Install a supported release."
+    ),
+    "upstream_file_changed": Reason(
+        FAIL,
+        "A file to be patched is not as released: edited by hand, or by another tool.",
+        "Reinstall that sglang release; keep own edits as patches.",
+    ),
+    "upstream_half_patched": Reason(
+        FAIL, "Some target files are patched and others are not.", "Reinstall that sglang release."
+    ),
+    "patch_set_broken": Reason(FAIL, "Our own patches or lock cannot be read or applied.", "Reinstall sglang-ext."),
+    "overlay_unwritable": Reason(
+        FAIL, "The patched copies cannot be written.", "Set SGLANG_EXT_CACHE_DIR to a writable folder."
+    ),
+    "overlay_tampered": Reason(
+        FAIL, "A patched copy on disk is not what was written.", "Remove the overlay folder the message names."
+    ),
+    "overlay_untrusted": Reason(
+        FAIL,
+        "The overlay folder belongs to somebody else, or others may write to it.",
+        "Remove it, or set SGLANG_EXT_CACHE_DIR to a folder of your own.",
+    ),
+    "run_dir_unusable": Reason(
+        FAIL, "The run directory cannot be made private and ours.", "Name another place with --run-dir.", 2
+    ),
+    "server_ended": Reason(FAIL, "SGLang ended before its workers could be verified.", "See its log above."),
+}
+
+
+def severity(code: str) -> str:
+    """``fail``, ``unknown`` or ``note``."""
+    return TABLE[code].severity

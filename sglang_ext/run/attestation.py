@@ -1,0 +1,90 @@
+"""What a worker says of itself: the record it stores, and the socket where it answers again.
+
+Two sides share this file: the seams write and serve, the verifier reads and asks. A stored record is history. An answer
+is *now*, and the kernel tells who gave it (SO_PEERCRED), so no other process can speak for a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+from sglang_ext.run.directory import RunDirectory
+
+SCHEMA = "sglang-ext/attestation/1"
+LARGEST_ANSWER = 1 << 20  # bytes
+
+
+def record_name(pid: int) -> str:
+    return f"workers/{pid}.json"
+
+
+def socket_name(pid: int) -> str:
+    return f"workers/{pid}.sock"
+
+
+def short_path(directory: RunDirectory, name: str) -> tuple[int, str]:
+    """A path to ``name`` that always fits sun_path's 108 bytes: through an open descriptor of its folder.
+
+    Returns the descriptor (the caller closes it) and the path.
+    """
+    folder, base = os.path.split(directory.file(name))
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return handle, f"/proc/self/fd/{handle}/{base}"
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process at the other end of a unix socket, as the kernel knows it, in our pid namespace."""
+    size = struct.calcsize("3i")
+    pid: int
+    pid, _uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid
+
+
+def is_record(value: dict[str, Any] | None, pid: int, start_time: int) -> bool:
+    """Is this a record of exactly this process, in a shape we can read? A stale or forged one is not."""
+    return (
+        value is not None
+        and value.get("schema") == SCHEMA
+        and value.get("pid") == pid
+        and value.get("start_time") == start_time
+        and isinstance(value.get("entered"), dict)
+    )
+
+
+def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[str, Any] | None, str]:
+    """Have worker ``pid`` read its environment again, now.
+
+    Returns ``(answer, "")``, or ``(None, why)`` when nobody answered within ``timeout`` seconds or somebody else did.
+    """
+    try:
+        handle, path = short_path(directory, socket_name(pid))
+    except OSError as error:
+        return None, f"its run directory cannot be opened ({error.strerror})"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout)
+            connection.connect(path)
+            if peer_pid(connection) != pid:
+                return None, f"process {peer_pid(connection)} listens in its place"
+            chunks = bytearray()
+            while chunk := connection.recv(65536):
+                chunks += chunk
+                if len(chunks) > LARGEST_ANSWER:
+                    return None, "its answer has no end"
+    except TimeoutError:
+        return None, f"it did not answer within {timeout:g} s"
+    except OSError as error:
+        return None, f"its socket does not answer ({error.strerror})"
+    finally:
+        os.close(handle)
+    try:
+        answer = json.loads(bytes(chunks))
+    except ValueError:
+        return None, "its answer was cut off"
+    if not isinstance(answer, dict) or not isinstance(answer.get("values"), dict):
+        return None, "its answer has another shape than ours"
+    return answer, ""

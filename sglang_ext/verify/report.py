@@ -1,0 +1,95 @@
+"""A report for people: a table of every worker, variable and witness, the problems with their fixes, one closing line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+COLOURS = {"PASS": "32", "FAIL": "31", "UNKNOWN": "33", "fail": "31", "unknown": "33", "note": "36"}
+HEAD = ("worker", "pid", "variable", "want", "exec", "live", "attested", "verdict")
+
+
+def paint(text: str, key: str, colour: bool) -> str:
+    """``text`` in the colour of verdict or severity ``key``, on a terminal."""
+    return f"\033[{COLOURS[key]}m{text}\033[0m" if colour and key in COLOURS else text
+
+
+def cell(witness: dict[str, Any]) -> str:
+    """What a witness says, or its state in brackets: `LL`, `-` (absent), `[clobbered]`."""
+    if witness["state"] == "value":
+        return str(witness["value"]) or '""'
+    return "-" if witness["state"] == "absent" else f"[{witness['state']}]"
+
+
+def rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a worker and variable; workers whose rows are equal share one."""
+    merged: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for worker in report["workers"]:
+        for name, found in worker["variables"].items():
+            want = report["contract"]["variables"][name]["want"]
+            verdict = found["verdict"] + (f" {found['reason']}" if found["reason"] else "")
+            if not worker["counts"]:
+                verdict = f"({verdict})"
+            key = (
+                name,
+                "-" if want is None else want,
+                *(cell(found["witnesses"][w]) for w in ("exec", "live", "attested")),
+                verdict,
+            )
+            merged.setdefault(key, []).append((worker["label"], str(worker["pid"])))
+    return [
+        (", ".join(label for label, _ in who), ", ".join(pid for _, pid in who), *key) for key, who in merged.items()
+    ]
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns padded to their widest cell."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def extras(report: dict[str, Any]) -> str:
+    """The NCCL and CUDA variables outside the contract, where all deciding workers hold the same; differences are problems."""
+    deciding = [w["extras"] for w in report["workers"] if w["counts"]]
+    shared = {n: v for n, v in (deciding[0] if deciding else {}).items() if all(e.get(n) == v for e in deciding)}
+    return ", ".join(f"{n}={v}" for n, v in shared.items() if n.startswith(("NCCL_", "CUDA_")))
+
+
+def closing(report: dict[str, Any]) -> str:
+    """The verdict in one line, never more than was seen."""
+    deciding = [w for w in report["workers"] if w["counts"]]
+    good = sum(w["verdict"] == "PASS" for w in deciding)
+    expected = report["expected"]["here"]
+    number = len(report["contract"]["variables"]) if report["contract"] else 0
+    what = f"{good} of {len(deciding) if expected is None else expected} workers hold the contract ({number} variables)"
+    hooks = sorted({w["hook"]["mode"] for w in deciding})
+    if report["run"] is None and deciding:
+        what += "; a server not of ours: seen now, what NCCL read at its start was not witnessed"
+    elif deciding:
+        what += f"; hook {'/'.join(hooks)}"
+    return what
+
+
+def render(report: dict[str, Any], *, colour: bool = False) -> str:
+    """The whole report as text."""
+    out: list[str] = []
+    if report["workers"]:
+        body = rows(report)
+        for index, line in enumerate(table([HEAD, *body])):
+            verdict = body[index - 1][-1].strip("()").split(" ")[0] if index else ""
+            out.append(
+                line[: line.rfind(body[index - 1][-1])] + paint(body[index - 1][-1], verdict, colour) if index else line
+            )
+        out.append("")
+    others = extras(report)
+    if others:
+        out += [f"also held, outside the contract: {others}", ""]
+    for problem in report["problems"]:
+        head = paint(f"{problem['severity']} {problem['code']}", problem["severity"], colour)
+        out.append(f"{head}: {problem['message']}")
+        if problem["severity"] != "note":
+            out.append(f"    fix: {problem['fix']}")
+    if report["problems"]:
+        out.append("")
+    out.append(f"{paint(report['verdict'], report['verdict'], colour)}: {closing(report)}")
+    return "\n".join(out)

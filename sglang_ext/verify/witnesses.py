@@ -1,0 +1,140 @@
+"""The witnesses of one worker: exec, live, attested. Each says value, absent, or honestly why it cannot say.
+
+exec      /proc/PID/environ: the block the process was started with. setproctitle overwrites it; then it says nothing.
+live      the C environ in the process's memory, now.
+attested  the worker itself: what it found at its first line (stored), and its getenv now (asked).
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, NamedTuple
+
+from sglang_ext.run import attestation
+from sglang_ext.run.directory import RunDirectory, RunError
+from sglang_ext.verify.live import read_live
+
+VALUE, ABSENT = "value", "absent"
+SAYS = (VALUE, ABSENT)
+
+
+class Reading(NamedTuple):
+    """What one witness says of one variable."""
+
+    state: str  # value absent clobbered denied gone not_read unavailable
+    value: str | None = None
+    detail: str = ""
+
+    @property
+    def says(self) -> bool:
+        return self.state in SAYS
+
+
+class Block(NamedTuple):
+    """What one witness saw of a whole environment: ``state`` "ok" and the values, or why not."""
+
+    state: str  # ok clobbered denied gone not_read unavailable
+    values: dict[str, str]
+    detail: str = ""
+
+    def reading(self, name: str) -> Reading:
+        if self.state != "ok":
+            return Reading(self.state, None, self.detail)
+        value = self.values.get(name)
+        return Reading(ABSENT, None, self.detail) if value is None else Reading(VALUE, value, self.detail)
+
+
+class Witnessed(NamedTuple):
+    """All that is known of one worker."""
+
+    exec: Block
+    live: Block
+    attested: Block  # the worker's answer, now
+    record: dict[str, Any] | None  # its stored attestation
+    record_fault: str  # why a stored record is there and not believed
+
+
+def parse_exec(raw: bytes) -> Block:
+    """Judge the bytes of /proc/PID/environ.
+
+    setproctitle writes NULs over every string that lies in one piece with argv and leaves late entries standing (py-
+    setproctitle 1.3.8 spt_status.c:171-235), or title text without any "=". So a block that is empty, or whose first
+    item is no NAME=value, says nothing: not even what its remaining entries seem to say about what is missing.
+    """
+    first = raw.partition(b"\0")[0]
+    if b"=" not in first[1:]:
+        what = (
+            "is empty"
+            if not raw
+            else f"starts with {len(raw) - len(raw.lstrip(bytes(1)))} NULs"
+            if raw[0] == 0
+            else "is title text"
+        )
+        return Block("clobbered", {}, f"/proc/PID/environ {what}: overwritten by setproctitle")
+    values: dict[str, str] = {}
+    for item in raw.split(b"\0"):
+        name, equals, value = item.partition(b"=")
+        if equals:
+            values.setdefault(name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+    return Block("ok", values, "the block the process was started with")
+
+
+def read_exec(pid: int) -> Block:
+    """The exec-time environment of ``pid``."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return parse_exec(file.read())
+    except OSError as error:
+        return Block(*_why(error))
+
+
+def _why(error: OSError) -> tuple[str, dict[str, str], str]:
+    if error.errno in (errno.ENOENT, errno.ESRCH):
+        return "gone", {}, "the process has ended"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "denied", {}, "permission denied (another user's process, a non-dumpable one, or ptrace_scope)"
+    return "unavailable", {}, f"unreadable ({error.strerror})"
+
+
+def read_now(pid: int) -> Block:
+    """The live environment of ``pid``."""
+    found = read_live(pid)
+    return Block(found.state, found.values, found.detail)
+
+
+def read_record(directory: RunDirectory | None, pid: int, start_time: int) -> tuple[dict[str, Any] | None, str]:
+    """The stored attestation of exactly this process, or None and, where one is there all the same, what is wrong."""
+    if directory is None:
+        return None, ""
+    try:
+        record = directory.read(attestation.record_name(pid))
+    except RunError as error:
+        return None, str(error)
+    if record is None:
+        return None, ""
+    if not attestation.is_record(record, pid, start_time):
+        return None, f"{attestation.record_name(pid)} is not of this process (another start time, or not our format)"
+    return record, ""
+
+
+def read_attested(directory: RunDirectory | None, pid: int, record: dict[str, Any] | None) -> Block:
+    """Ask the worker to read its own environment again."""
+    if directory is None or record is None:
+        return Block("unavailable", {}, "the worker attests nothing: it is not of a run of ours")
+    answer, why = attestation.ask(directory, pid)
+    if answer is None:
+        return Block("not_read", {}, why)
+    values = {str(name): str(value) for name, value in answer["values"].items() if value is not None}
+    return Block("ok", values, "the worker's own getenv, now")
+
+
+def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool = True) -> Witnessed:
+    """Hear every witness of one worker; ``ask`` False leaves the worker itself alone (helpers do not answer)."""
+    record, fault = read_record(directory, pid, start_time)
+    return Witnessed(
+        exec=read_exec(pid),
+        live=read_now(pid),
+        attested=read_attested(directory, pid, record) if ask else Block("unavailable", {}, "helpers attest nothing"),
+        record=record,
+        record_fault=fault,
+    )

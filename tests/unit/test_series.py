@@ -1,0 +1,155 @@
+"""The patch set: order, digest, all or none, and what `lint_series` finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sglang_ext.patchset.diff import PatchError, make, render
+from sglang_ext.patchset.series import SeriesError, lint_series, load_patch_set, patch_set_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ONE, TWO = "sglang/one.py", "sglang/two.py"
+BASE = "".join(f"line {number}\n" for number in range(1, 41)).encode()
+
+
+def _edit(source: bytes, number: int, extra: str = "") -> bytes:
+    return source.replace(f"line {number}\n".encode(), f"{extra}LINE {number}\n".encode())
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(series: str, **patches: tuple[str, bytes, bytes]) -> Path:
+        (tmp_path / "series").write_bytes(series.encode())
+        for name, (target, old, new) in patches.items():
+            path = tmp_path / (name.replace("__", "/") + ".patch")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(render(make(target, old, new, path.name, "Subject: x\n\n")).encode())
+        return tmp_path
+
+    return write
+
+
+def test_order_digest_and_application(write: Callable[..., Path]) -> None:
+    mid = _edit(BASE, 5)
+    root = write(
+        "# ours\none/b.patch\n\none/a.patch  # on top of b\ntwo.patch\n",
+        one__b=(ONE, BASE, mid),
+        one__a=(ONE, mid, _edit(mid, 30)),
+        two=(TWO, BASE, _edit(BASE, 7)),
+    )
+    assert lint_series(root) == []
+    patch_set = load_patch_set(root)
+    assert [patch.origin for patch in patch_set.patches] == ["one/b.patch", "one/a.patch", "two.patch"]
+    assert patch_set.targets == (ONE, TWO)
+    assert patch_set.digest == patch_set_digest(str(root))
+    assert len(patch_set.digest) == 64
+    files = {ONE: BASE, TWO: BASE}
+    assert patch_set.apply_all(files.__getitem__) == {ONE: _edit(mid, 30), TWO: _edit(BASE, 7)}
+
+
+def test_digest_follows_order_and_bytes_but_not_comments(write: Callable[..., Path]) -> None:
+    patches = {"a": (ONE, BASE, _edit(BASE, 5)), "b": (TWO, BASE, _edit(BASE, 5))}
+    first = patch_set_digest(write("a.patch\nb.patch\n", **patches))
+    assert patch_set_digest(write("# why\na.patch\n\nb.patch\n", **patches)) == first
+    assert patch_set_digest(write("b.patch\na.patch\n", **patches)) != first
+    changed = patches | {"b": (TWO, BASE, _edit(BASE, 6))}
+    assert patch_set_digest(write("a.patch\nb.patch\n", **changed)) != first
+
+
+def test_all_or_none(write: Callable[..., Path]) -> None:
+    root = write("a.patch\nb.patch\n", a=(ONE, BASE, _edit(BASE, 5)), b=(TWO, BASE, _edit(BASE, 5)))
+    files = {ONE: BASE, TWO: b"other\n"}
+    with pytest.raises(PatchError, match=r"b\.patch"):
+        load_patch_set(root).apply_all(files.__getitem__)
+
+
+def test_empty_series_is_a_patch_set(write: Callable[..., Path]) -> None:
+    root = write("# nothing left to carry\n")
+    assert lint_series(root) == []
+    assert load_patch_set(root).apply_all(lambda target: b"") == {}
+
+
+@pytest.mark.parametrize(
+    ("series", "part"),
+    [
+        ("a.patch\nmissing.patch\n", "missing.patch cannot be read (No such file or directory)"),
+        ("", "Patch a.patch is not listed"),
+        ("a.patch\na.patch\n", "line 2 lists a.patch a second time"),
+        ("a.patch\n../b.patch\n", "`../b.patch`, but must be one relative path"),
+        ("a.patch\n/b.patch\n", "`/b.patch`, but must be one relative path"),
+        ("a.patch -p1\n", "`a.patch -p1`, but must be one relative path"),
+        ("a.patch\nb.diff\n", "must be one relative path that ends in .patch"),
+    ],
+)
+def test_lint_faults(write: Callable[..., Path], series: str, part: str) -> None:
+    root = write(series, a=(ONE, BASE, _edit(BASE, 5)))
+    faults = lint_series(root)
+    assert any(part in fault for fault in faults), faults
+    if series:
+        with pytest.raises(SeriesError):
+            load_patch_set(root)
+
+
+def test_lint_without_a_series(tmp_path: Path) -> None:
+    (fault,) = lint_series(tmp_path)
+    assert "series cannot be read" in fault
+
+
+def test_lint_reports_a_damaged_patch(write: Callable[..., Path]) -> None:
+    root = write("a.patch\n", a=(ONE, BASE, _edit(BASE, 5)))
+    path = root / "a.patch"
+    path.write_bytes(path.read_bytes().replace(b"-line 5\n", b""))
+    (fault,) = lint_series(root)
+    assert "a.patch" in fault
+    path.write_bytes(b"\xff\n")
+    assert "a.patch is not UTF-8 text" in lint_series(root)[0]
+
+
+def test_overlap_is_found_across_the_shift_of_a_third(write: Callable[..., Path]) -> None:
+    mid = _edit(BASE, 30)
+    grown = _edit(mid, 3, "new\n" * 8)
+    root = write(
+        "a.patch\nb.patch\nc.patch\n",
+        a=(ONE, BASE, mid),
+        b=(ONE, mid, grown),
+        c=(ONE, grown, _edit(grown, 32)),
+    )
+    (fault,) = lint_series(root)
+    assert "c.patch" in fault
+    assert "lies on lines of a.patch, hunk 1" in fault
+
+
+def test_neighbours_and_other_targets_do_not_overlap(write: Callable[..., Path]) -> None:
+    mid = _edit(BASE, 5, "new\n" * 8)
+    root = write(
+        "a.patch\nb.patch\nc.patch\n",
+        a=(ONE, BASE, mid),
+        b=(ONE, mid, _edit(mid, 12)),
+        c=(TWO, BASE, _edit(BASE, 5)),
+    )
+    assert lint_series(root) == []
+
+
+def test_local_patches_come_last_and_only_when_asked(write: Callable[..., Path]) -> None:
+    mid = _edit(BASE, 5)
+    top = _edit(mid, 20)
+    root = write(
+        "a.patch\n", a=(ONE, BASE, mid), local__y=(ONE, mid, top), local__z=(ONE, top, _edit(top, 35))
+    )
+    assert lint_series(root) == []
+    assert load_patch_set(root).targets == (ONE,)
+    assert len(load_patch_set(root).patches) == 1
+    both = load_patch_set(root, local=True)
+    assert [patch.origin for patch in both.patches] == ["a.patch", "local/y.patch", "local/z.patch"]
+    assert both.digest == patch_set_digest(root, local=True) != patch_set_digest(root)
+    (root / "local" / "series").write_text("z.patch\n")
+    with pytest.raises(SeriesError, match=r"local/y\.patch is not in local/series"):
+        load_patch_set(root, local=True)
+    (root / "local" / "series").write_text("z.patch\ny.patch\n")
+    ordered = load_patch_set(root, local=True).patches
+    assert [patch.origin for patch in ordered][1:] == ["local/z.patch", "local/y.patch"]
