@@ -7,6 +7,7 @@ would run stock: so the outcome is recorded in `STATUS`, said in one stderr line
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -50,6 +51,7 @@ class TargetFinder:
         self.names = {module_name(target): target for target in targets}
         self.failed: str | None = None
         self.ready = False
+        self.lock = _thread.allocate_lock()  # a second thread must wait for the copies, not run stock
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         wanted = self.names.get(name)
@@ -58,9 +60,10 @@ class TargetFinder:
         stock = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if stock is None or stock.origin is None:
             return None
-        if not self.ready:
-            self.ready = True
-            self._prepare(stock.origin[: -len(wanted)])
+        with self.lock:
+            if not self.ready:
+                self._prepare(stock.origin[: -len(wanted)])
+                self.ready = True
         if self.failed is not None and demanded():
             raise ImportError(f"sglang-ext: {self.failed}", name=name)
         copy = STATUS.files.get(wanted)
@@ -75,7 +78,8 @@ class TargetFinder:
 
         try:
             prepared = prepare(root)
-        except (OverlayError, ValueError) as error:  # ValueError: a patch or lock that cannot be read or applied
+        # ValueError: a patch or lock that cannot be read or applied
+        except (OverlayError, OSError, ValueError) as error:
             self.failed = STATUS.why = str(error)
             if not demanded():
                 sys.stderr.write(f"sglang-ext: running stock, unpatched: {error} (SGLANG_EXT=0 silences this)\n")
@@ -86,29 +90,43 @@ class TargetFinder:
 
 
 def first_import() -> None:
-    """``sglang`` is being imported: put the real finder in the place of whatever called us. Idempotent, never raises."""
-    sys.meta_path[:] = [f for f in sys.meta_path if getattr(f, MARK, None) != "first"]
-    if any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
-        return
-    SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
+    """``sglang`` is being imported: put the real finder in the place of whatever called us. Idempotent.
+
+    The import system is walking sys.meta_path: one finder goes and one comes, also where there is nothing to patch,
+    or the walk would pass over whoever stands behind us. Raises ImportError only where a patched import is demanded.
+    """
+    if not any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
+        SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
+        finder = TargetFinder(_targets())
+        sys.meta_path[:] = [finder, *(f for f in sys.meta_path if getattr(f, MARK, None) != "first")]
+
+
+def _targets() -> frozenset[str]:
+    """What is to be patched; nothing where that is switched off or cannot be, with the reason in `STATUS`."""
     if os.environ.get(SWITCH) == "0":
         STATUS.why = "SGLANG_EXT=0 switches it off"
-        return
+        return frozenset()
     from sglang_ext.patchset.lock import load_lock
     from sglang_ext.patchset.overlay import patches_folder
 
     try:
         lock = load_lock(os.path.join(patches_folder(), "upstream.toml"))
     except (OSError, ValueError) as error:
-        STATUS.why = f"the lock of sglang-ext cannot be read: {error}; run: pip install --force-reinstall sglang-ext"
-        sys.stderr.write(f"sglang-ext: running stock, unpatched: {STATUS.why}\n")
-        return
+        return _without(f"{error} Or run: pip install --force-reinstall --no-deps sglang-ext")
     targets = frozenset(t for version in lock.supported() for t in lock.get(version).files)
     early = sorted(module_name(t) for t in targets if module_name(t) in sys.modules)
     if early:
-        STATUS.why = f"{early[0]} was imported before the hook was armed"
-        return
-    sys.meta_path.insert(0, TargetFinder(targets))
+        return _without(f"{early[0]} was imported before the hook was armed; arm it at Python's start")
+    return targets
+
+
+def _without(why: str) -> frozenset[str]:
+    """Stock it is, said in one line; an error where that was demanded."""
+    STATUS.why = why
+    if demanded():
+        raise ImportError(f"sglang-ext: {why}", name="sglang")
+    sys.stderr.write(f"sglang-ext: running stock, unpatched: {why} (SGLANG_EXT=0 silences this)\n")
+    return frozenset()
 
 
 class FirstImport:

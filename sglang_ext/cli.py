@@ -173,7 +173,7 @@ def checked(options: argparse.Namespace, act: Any) -> int:
 
     try:
         return int(act(contract_of(options)))
-    except (ContractError, NoContractError, SeveralServersError, FileNotFoundError) as error:
+    except (ContractError, NoContractError, SeveralServersError, OSError) as error:
         complain(str(error))
         return USAGE
     except RunError as error:

@@ -67,22 +67,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n\n")[0],
         epilog="Exit codes: 0 all good, 1 a fault, 2 usage or input error.",
     )
-    parser.add_argument(
-        "--patches", type=Path, default=ROOT / "patches", help="the patch set (default: patches/)"
-    )
+    parser.add_argument("--patches", type=Path, default=ROOT / "patches", help="the patch set (default: patches/)")
     parser.add_argument("--wheel", type=Path, nargs="+", action="extend", default=[], help="upstream wheels")
-    parser.add_argument(
-        "--download", action="store_true", help="fetch every wheel with pip, as pip is set up here"
-    )
-    parser.add_argument(
-        "--upstream", metavar="X.Y.Z", help="with --download: which release (default: the lock's)"
-    )
-    parser.add_argument(
-        "--wheel-dir", type=Path, metavar="DIR", help="with --download: keep and reuse wheels here"
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="write upstream.toml from the wheels, if all is good"
-    )
+    parser.add_argument("--download", action="store_true", help="fetch every wheel with pip, as pip is set up here")
+    parser.add_argument("--upstream", metavar="X.Y.Z", help="with --download: which release (default: the lock's)")
+    parser.add_argument("--wheel-dir", type=Path, metavar="DIR", help="with --download: keep and reuse wheels here")
+    parser.add_argument("--write", action="store_true", help="write upstream.toml from the wheels, if all is good")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
     if args.write and not (args.wheel or args.download):
@@ -162,9 +152,7 @@ def _new_lock(patch_set: PatchSet, lock: Lock | None, checks: Sequence[WheelChec
     from sglang_ext.patchset.lock import Lock, LockedFile, LockError, Release, with_release
 
     for check in checks:
-        files = {
-            target: LockedFile(check.pristine[target], check.patched[target]) for target in check.patched
-        }
+        files = {target: LockedFile(check.pristine[target], check.patched[target]) for target in check.patched}
         wheel = {check.name: check.sha256}
         lock = with_release(lock, Release(check.version, patch_set.digest, wheel, files))
     for release in lock.releases if lock else ():
@@ -195,9 +183,7 @@ def _download(args: argparse.Namespace, folder: Path) -> Iterator[Path]:
     from sglang_ext.patchset.lock import LockError, load_lock
 
     try:
-        known = {
-            release.version: sorted(release.wheels) for release in load_lock(args.patches / LOCK).releases
-        }
+        known = {release.version: sorted(release.wheels) for release in load_lock(args.patches / LOCK).releases}
     except LockError:
         known = {}
     if not args.upstream and not known:

@@ -65,8 +65,8 @@ def measure(python: str, code: str, children: int, rounds: int, count: int, leng
             cold.append(milliseconds(processes[0].pid))
         warm = [milliseconds(process.pid) for _ in range(rounds) for process in processes]
     return (
-        f"{variables:>9} {size / 1024:>9.1f} {mappings:>9} {statistics.median(cold):>9.2f}"
-        f" {statistics.median(warm):>9.2f} {max(warm):>9.2f}"
+        f"| {variables} | {size / 1024:.1f} | {mappings} | {statistics.median(cold):.2f} |"
+        f" {statistics.median(warm):.2f} | {max(warm):.2f} |"
     )
 
 
@@ -82,6 +82,18 @@ def import_milliseconds(repeats: int = 15) -> float:
     return statistics.median(times) * 1e3
 
 
+def table(children: int = 8, rounds: int = 20, python: str = sys.executable, code: str = "") -> list[str]:
+    """The result as Markdown lines; ``code`` is a statement each child runs first (default: import torch, as a worker)."""
+    code = code or "try: import torch\nexcept ImportError: pass"
+    return [
+        f"Importing the reader: {import_milliseconds():.2f} ms. Milliseconds per process, {children} children, {rounds} rounds:",
+        "",
+        "| variables | KiB | mappings | cold | warm | worst |",
+        "|---|---|---|---|---|---|",
+        *(measure(python, code, children, rounds, count, length) for count, length in SIZES),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--children", type=int, default=8, help="processes per row (default 8)")
@@ -89,11 +101,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="interpreter of the children")
     parser.add_argument("--code", default="pass", help="a statement each child runs first")
     options = parser.parse_args()
-    print(f"import sglang_ext.verify.live: {import_milliseconds():.2f} ms")
-    print(f"{options.children} children of {options.python}, {options.rounds} rounds, ms per process")
-    print(f"{'variables':>9} {'KiB':>9} {'mappings':>9} {'cold':>9} {'warm':>9} {'worst':>9}")
-    for count, length in SIZES:
-        print(measure(options.python, options.code, options.children, options.rounds, count, length))
+    print("\n".join(table(options.children, options.rounds, options.python, options.code)))
 
 
 if __name__ == "__main__":

@@ -80,9 +80,7 @@ def _split(text: str) -> tuple[str, str]:
         raise ContractError(f"--set {name}: {fault}")
     if value == "":
         # Most likely --set NAME=$UNSET. NCCL treats an empty value as unset, or as "nothing allowed".
-        raise ContractError(
-            f"--set {name}: expected a value, found an empty one; give it, or use --absent {name}"
-        )
+        raise ContractError(f"--set {name}: expected a value, found an empty one; give it, or use --absent {name}")
     return name, value
 
 
@@ -98,9 +96,7 @@ def _from_shell(shell: Mapping[str, str], known: Collection[str]) -> tuple[dict[
         elif looks_secret(name):
             warnings.append(f"{name}: left out of the contract, because the name looks like a secret")
         elif not is_name(name):
-            warnings.append(
-                f"{name!r}: left out of the contract, because no shell can set it; is it misspelt?"
-            )
+            warnings.append(f"{name!r}: left out of the contract, because no shell can set it; is it misspelt?")
         elif fault := value_fault(shell[name]):
             raise ContractError(f"shell variable {name}: {fault}, or unset it in the launching shell")
         else:

@@ -62,9 +62,7 @@ class Contract:
         ordered = {name: (terms or {})[name] for name in sorted(terms or {})}
         for name, term in ordered.items():
             if term.name != name:
-                raise ContractError(
-                    f"contract: expected the term of {name} under its own name, found {term.name!r}"
-                )
+                raise ContractError(f"contract: expected the term of {name} under its own name, found {term.name!r}")
         object.__setattr__(self, "terms", MappingProxyType(ordered))
         object.__setattr__(self, "warnings", tuple(warnings))
         object.__setattr__(self, "_digest", _digest({name: term.want for name, term in ordered.items()}))
@@ -168,9 +166,7 @@ def _term(name: str, entry: object) -> Term:
     if "want" not in body:
         raise ContractError(f'{what}: expected "want" (a string, or null for absent), found none; add it')
     if not (want is None or isinstance(want, str)):
-        raise ContractError(
-            f'{what}: expected "want" to be a string or null, found {type(want).__name__}; quote it'
-        )
+        raise ContractError(f'{what}: expected "want" to be a string or null, found {type(want).__name__}; quote it')
     if want is not None and (fault := value_fault(want)):
         raise ContractError(f"{what}: {fault}")
     if not (isinstance(source, str) and _is_source(source)):

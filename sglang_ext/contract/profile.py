@@ -103,9 +103,7 @@ def load_profile(name_or_path: str) -> Profile:
             raw = file.read()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         found = getattr(error, "strerror", None) or str(error)
-        raise _error(
-            f"profile {path}", "a readable file", found, "correct the path or its permissions"
-        ) from None
+        raise _error(f"profile {path}", "a readable file", found, "correct the path or its permissions") from None
     return parse_profile(raw, path)
 
 
@@ -211,9 +209,7 @@ def _check_absent(name: str, reason: object, where: str, also_set: bool) -> None
     if fault := name_fault(name):
         raise ProfileError(f"{where}: {fault}")
     if also_set:
-        raise _error(
-            f"{where} {name}", "a variable that is not set", "it under [env] too", "keep one of them"
-        )
+        raise _error(f"{where} {name}", "a variable that is not set", "it under [env] too", "keep one of them")
     if not isinstance(reason, str) or not reason.strip():
         raise _error(f"{where} {name}", "the reason as a string", _kind(reason), f'write {name} = "why"')
 
@@ -222,9 +218,7 @@ def _risks(items: list[Any], where: str) -> tuple[str, ...]:
     risks = []
     for number, item in enumerate(items, 1):
         if not isinstance(item, str) or not item.strip():
-            raise _error(
-                f"{where}, number {number}", "a sentence as a string", _kind(item), "write or remove it"
-            )
+            raise _error(f"{where}, number {number}", "a sentence as a string", _kind(item), "write or remove it")
         risks.append(item)
     return tuple(risks)
 

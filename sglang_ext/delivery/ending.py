@@ -41,11 +41,15 @@ def carries_run(pid: int, run_id: str) -> bool:
         return False
 
 
-def members(session: int, run_id: str, spare: frozenset[int]) -> list[Stat]:
-    """The living processes of a launch: its session, and whoever left the session but carries its run id."""
+def members(main: Identity, run_id: str, spare: frozenset[int]) -> list[Stat]:
+    """The living processes of a launch: its main's session, and whoever left the session but carries its run id."""
+    stats = all_stats()
+    leader = stats.get(main.pid)
+    # A leader of another age: everybody of the old session is gone and a stranger got its number.
+    session = main.pid if leader is None or leader.start_time == main.start_time else None
     return [
         entry
-        for entry in all_stats().values()
+        for entry in stats.values()
         if entry.alive and entry.pid not in spare and (entry.session == session or carries_run(entry.pid, run_id))
     ]
 
@@ -58,16 +62,16 @@ def end(main: Identity, run_id: str, *, grace: float, spare: frozenset[int] = fr
     spare = spare | {os.getpid()}
     send(main, signal.SIGTERM)
     deadline = time.monotonic() + grace
-    left = members(main.pid, run_id, spare)
+    left = members(main, run_id, spare)
     while left and time.monotonic() < deadline and not (callable(hurry) and hurry()):
         if not is_alive(main) and time.monotonic() > deadline - grace + 1.0:
             break  # nobody is left who would end the others in order
         time.sleep(0.05)
-        left = members(main.pid, run_id, spare)
+        left = members(main, run_id, spare)
     killed = 0
     deadline = time.monotonic() + 5.0
     while left and time.monotonic() < deadline:
         killed += sum(send(entry.identity, signal.SIGKILL) for entry in left)
         time.sleep(0.05)
-        left = members(main.pid, run_id, spare)
+        left = members(main, run_id, spare)
     return killed

@@ -32,7 +32,10 @@ class Guardian:
 
     def dismiss(self) -> None:
         """Nothing is left to guard."""
-        os.write(self._writer, b"done\n")
+        try:
+            os.write(self._writer, b"done\n")
+        except BrokenPipeError:
+            pass  # it is gone already: somebody killed it
         os.close(self._writer)
         os.waitpid(self.pid, 0)
 

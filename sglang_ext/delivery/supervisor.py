@@ -126,7 +126,7 @@ class Supervisor:
         if self.child is not None:
             seen = len(self.signals)
             spare = frozenset((os.getpid(), self.guardian.pid, os.getppid()))
-            if self.ended() is None or members(self.main.pid, self.context.id, spare):
+            if self.ended() is None or members(self.main, self.context.id, spare):
                 end(
                     self.main,
                     self.context.id,

@@ -108,9 +108,7 @@ def make(target: str, old: bytes, new: bytes, origin: str, header: str = "", con
 def _source_lines(patch: Patch, source: bytes) -> list[bytes]:
     where = f"Patch {patch.origin} cannot be applied: file {patch.target}"
     if source.startswith(b"\xef\xbb\xbf"):
-        raise PatchError(
-            f"{where} starts with a byte order mark, which upstream's does not: install sglang again."
-        )
+        raise PatchError(f"{where} starts with a byte order mark, which upstream's does not: install sglang again.")
     if b"\r\n" in source:
         raise PatchError(f"{where} has CRLF line endings, but upstream's has LF: install sglang again.")
     return _split(source)
@@ -124,9 +122,7 @@ def _split(source: bytes) -> list[bytes]:
 
 
 def _already(patch: Patch) -> PatchError:
-    return PatchError(
-        f"Patch {patch.origin} is already applied to file {patch.target}: nothing is left to do."
-    )
+    return PatchError(f"Patch {patch.origin} is already applied to file {patch.target}: nothing is left to do.")
 
 
 def _fit(patch: Patch, lines: Sequence[bytes]) -> tuple[int, ...] | None:
@@ -172,15 +168,10 @@ def _misfit(patch: Patch, number: int, lines: Sequence[bytes], found: Sequence[i
         other = [*lines[:-1], last]
         if any(_fits(hunk, old, other, at) for at in range(floor, len(lines) - len(old) + 1)):
             has, wants = ("no", "one") if last.endswith(b"\n") else ("a", "none")
-            return (
-                f"{where}: the file has {has} final newline, but the patch expects {wants}; install sglang"
-                " again."
-            )
+            return f"{where}: the file has {has} final newline, but the patch expects {wants}; install sglang again."
     if any(lines[at : at + len(old)] == old for at in range(floor, len(lines) - len(old) + 1)):
         edge = "begin" if hunk.lines[0][:1] != b" " else "end"
-        return (
-            f"{where}: it has no context on one side, so it must {edge} the file, but does not; add context."
-        )
+        return f"{where}: it has no context on one side, so it must {edge} the file, but does not; add context."
     if any(lines[at : at + len(old)] == old for at in range(min(floor, len(lines)))):
         return f"{where}: its lines occur only above the place of the hunk before it; make the diff again."
     here = lines[stated : stated + len(old)]

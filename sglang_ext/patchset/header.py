@@ -93,9 +93,7 @@ def _lint_values(origin: str, fields: dict[str, str]) -> list[str]:
         if not told and not (forwarded.startswith("no:") and forwarded[3:].strip()):
             faults.append(f"Patch {origin}: Forwarded is `{forwarded}`, but must be one URL or `no: <why>`.")
         elif not told and reason in ("upstream-pending", "upstream-rejected"):
-            faults.append(
-                f"Patch {origin}: Reason is {reason}, so Forwarded must be the URL upstream has it at."
-            )
+            faults.append(f"Patch {origin}: Reason is {reason}, so Forwarded must be the URL upstream has it at.")
     if "Probe" in fields:
         faults += _probe(origin, fields["Probe"])[1]
     return faults

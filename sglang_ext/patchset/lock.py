@@ -50,9 +50,7 @@ class Release:
 
     __slots__ = ("files", "patchset", "version", "wheels")
 
-    def __init__(
-        self, version: str, patchset: str, wheels: Mapping[str, str], files: Mapping[str, LockedFile]
-    ) -> None:
+    def __init__(self, version: str, patchset: str, wheels: Mapping[str, str], files: Mapping[str, LockedFile]) -> None:
         self.version, self.patchset = version, patchset
         self.wheels, self.files = dict(wheels), dict(files)
 
@@ -192,7 +190,5 @@ def _only(table: Mapping[str, object], keys: tuple[str, ...], where: str) -> Non
 def _sha256(table: Mapping[str, object], key: str, where: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or len(value) != 64 or value.strip("0123456789abcdef"):
-        raise LockError(
-            f"{where}: `{key}` is {value!r}, expected a sha256 of 64 lowercase hex digits: {FIX}."
-        )
+        raise LockError(f"{where}: `{key}` is {value!r}, expected a sha256 of 64 lowercase hex digits: {FIX}.")
     return value

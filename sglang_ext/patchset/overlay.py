@@ -55,6 +55,12 @@ def cache_base() -> str:
     if chosen:
         return os.path.abspath(chosen)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(home):  # no HOME and a uid without a name, as in some containers: "~" stays "~"
+        raise OverlayError(
+            "overlay_unwritable",
+            f"there is no home folder to keep the overlay in ({home} is no absolute path); "
+            "set SGLANG_EXT_CACHE_DIR to a writable folder",
+        )
     return os.path.join(home, "sglang-ext")
 
 
@@ -134,7 +140,12 @@ def prepare(root: str, *, cache: str | None = None, patches: str | None = None) 
 
 def _check(folder: str, patched: Mapping[str, str]) -> None:
     """Believe an overlay only when it is ours, closed to writers, and holds exactly the locked bytes."""
-    info = os.lstat(folder)
+    try:
+        info = os.lstat(folder)
+    except OSError as error:
+        raise OverlayError(
+            "overlay_unwritable", f"overlay {folder} cannot be read ({error.strerror}); set SGLANG_EXT_CACHE_DIR"
+        ) from None
     owners = (0, os.geteuid())  # root's may be baked into an image
     if not stat_bits.S_ISDIR(info.st_mode) or info.st_uid not in owners or info.st_mode & 0o022:
         raise OverlayError(
@@ -164,7 +175,16 @@ def _build(folder: str, root: str, patches: str, patched: Mapping[str, str]) -> 
             return file.read()
 
     results = load_patch_set(patches).apply_all(read)
-    scratch = f"{folder}.{os.getpid()}.tmp"
+    for target, expected in patched.items():
+        found = hashlib.sha256(results.get(target, b"")).hexdigest()
+        if found != expected:
+            raise OverlayError(
+                "patch_set_broken",
+                f"patching {target} gives sha256 {found[:12]}, the lock expects {expected[:12]}; "
+                "run: pip install --force-reinstall --no-deps sglang-ext",
+            )
+    # Containers that share a cache also share pids: the name is random.
+    scratch = f"{folder}.{os.urandom(6).hex()}.tmp"
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         os.mkdir(scratch, 0o700)
@@ -176,10 +196,12 @@ def _build(folder: str, root: str, patches: str, patched: Mapping[str, str]) -> 
                 file.flush()
                 os.fsync(file.fileno())
         _check(scratch, patched)
-        _compile(scratch, patched)
+        _compile(scratch, patched, folder)
         os.rename(scratch, folder)
-    except OSError as error:
+    except BaseException as error:
         _remove(scratch)
+        if not isinstance(error, OSError):
+            raise
         if os.path.isdir(folder):
             return  # another process of ours was first; what lies there is checked before use
         raise OverlayError(
@@ -194,15 +216,16 @@ def _remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(folder: str, targets: Mapping[str, str]) -> None:
+def _compile(folder: str, targets: Mapping[str, str], final: str) -> None:
     import py_compile
 
     for target in targets:
-        path = os.path.join(folder, target)
         # The final path goes into the bytecode: tracebacks must name the file that will be there.
-        shown = os.path.join(folder.split(f".{os.getpid()}.tmp")[0], target)
         py_compile.compile(
-            path, dfile=shown, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+            os.path.join(folder, target),
+            dfile=os.path.join(final, target),
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
         )
 
 
@@ -213,6 +236,6 @@ def _ensure_bytecode(folder: str, targets: Mapping[str, str]) -> None:
     missing = {t: h for t, h in targets.items() if not os.path.exists(cache_from_source(os.path.join(folder, t)))}
     if missing and os.access(folder, os.W_OK):
         try:
-            _compile(folder, missing)
+            _compile(folder, missing, folder)
         except OSError:
             pass  # bytecode only saves time; the checked source files are what is imported

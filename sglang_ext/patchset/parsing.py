@@ -39,9 +39,7 @@ def parse(text: str, origin: str) -> Patch:
                 " convert the patch with `dos2unix`, and let `.gitattributes` say `*.patch text eol=lf`."
             )
     if lines.pop():
-        raise PatchError(
-            f"Patch {origin} is cut off: its last line has no newline; fetch or save the file again."
-        )
+        raise PatchError(f"Patch {origin} is cut off: its last line has no newline; fetch or save the file again.")
     top = next((at for at, line in enumerate(lines) if line.startswith("--- ")), len(lines))
     _refuse_git_extras(lines[:top], origin)
     if top == len(lines):
@@ -57,35 +55,25 @@ def _refuse_git_extras(lines: Sequence[str], origin: str) -> None:
     for line in lines:
         for prefix, deed in REFUSED_LINES:
             if line.startswith(prefix):
-                raise PatchError(
-                    f"Patch {origin} {deed} (`{line}`), but a patch here may only change lines of text."
-                )
+                raise PatchError(f"Patch {origin} {deed} (`{line}`), but a patch here may only change lines of text.")
 
 
 def _target(lines: Sequence[str], top: int, origin: str) -> str:
     if top + 1 == len(lines) or not lines[top + 1].startswith("+++ "):
-        raise PatchError(
-            f"Patch {origin}, line {top + 2}: expected a `+++ b/PATH` line after the `---` line."
-        )
+        raise PatchError(f"Patch {origin}, line {top + 2}: expected a `+++ b/PATH` line after the `---` line.")
     old, new = (line[4:].split("\t")[0].rstrip(" ") for line in lines[top : top + 2])
     if "/dev/null" in (old, new):
-        raise PatchError(
-            f"Patch {origin} creates or deletes a file (/dev/null), but it may only change lines of text."
-        )
+        raise PatchError(f"Patch {origin} creates or deletes a file (/dev/null), but it may only change lines of text.")
     old, new = (path[2:] if path.startswith(("a/", "b/")) else path for path in (old, new))
     if old != new:
-        raise PatchError(
-            f"Patch {origin} names two files, `{old}` and `{new}`: a patch changes one file in place."
-        )
+        raise PatchError(f"Patch {origin} names two files, `{old}` and `{new}`: a patch changes one file in place.")
     parts = new.split("/")
     if new.startswith("/") or new[1:2] == ":":
         raise PatchError(f"Patch {origin} names the absolute path `{new}`: write it as `sglang/...`.")
     if ".." in parts:
         raise PatchError(f"Patch {origin} names `{new}`, which has `..` in it: write it as `sglang/...`.")
     if parts[0] != "sglang" or len(parts) < 2 or {"", "."} & set(parts) or "\\" in new or '"' in new:
-        raise PatchError(
-            f"Patch {origin} names `{new}`, which is not a path inside the package: write `sglang/...`."
-        )
+        raise PatchError(f"Patch {origin} names `{new}`, which is not a path inside the package: write `sglang/...`.")
     return new
 
 
@@ -102,22 +90,16 @@ def _hunks(lines: Sequence[str], at: int, origin: str, target: str) -> Iterator[
         if all(line[:1] == b" " for line in body):
             raise PatchError(f"{where} changes nothing: take it out.")
         if not old_count or not new_count:
-            raise PatchError(
-                f"{where} has a side without any line, so nothing anchors it: make the diff with context."
-            )
+            raise PatchError(f"{where} has a side without any line, so nothing anchors it: make the diff with context.")
         if old_start < old_end:
-            raise PatchError(
-                f"{where} starts at line {old_start}, before the hunk above it ends: sort or merge them."
-            )
+            raise PatchError(f"{where} starts at line {old_start}, before the hunk above it ends: sort or merge them.")
         if new_start != old_start + shift:
             raise PatchError(
                 f"{where} says its new lines start at {new_start}, but the hunks above it make that"
                 f" {old_start + shift}: it was edited by hand, or a hunk is missing; make the diff again."
             )
         if old_start > 1 and body[0][:1] != b" ":
-            raise PatchError(
-                f"{where} has no line of context before its first change: make the diff with context."
-            )
+            raise PatchError(f"{where} has no line of context before its first change: make the diff with context.")
         old_end, shift = old_start + old_count, shift + new_count - old_count
         yield hunk
 
@@ -173,15 +155,11 @@ def _body(lines: Sequence[str], at: int, old: int, new: int, where: str) -> tupl
                 f"{where}: line {at + 1} is empty; a blank context line is one space (an editor cut it off)."
             )
         if line[0] not in " +-":
-            raise PatchError(
-                f"{where}: line {at + 1} (`{line}`) starts with none of ` `, `+`, `-`; it is cut off."
-            )
+            raise PatchError(f"{where}: line {at + 1} (`{line}`) starts with none of ` `, `+`, `-`; it is cut off.")
         old -= line[0] != "+"
         new -= line[0] != "-"
         if old < 0 or new < 0:
-            raise PatchError(
-                f"{where}: line {at + 1} (`{line}`) is one more than its `@@` line counts; redo the diff."
-            )
+            raise PatchError(f"{where}: line {at + 1} (`{line}`) is one more than its `@@` line counts; redo the diff.")
         body.append(line.encode() + b"\n")
         at += 1
     if old or new:

@@ -75,9 +75,7 @@ def check_seams(source: bytes, expected: Sequence[tuple[str, str]]) -> list[str]
                 " the first statement."
             )
         elif seam.name not in wanted:
-            faults.append(
-                f"Line {seam.line}: seam {seam.name} in {seam.qualname} is promised by no Probe line."
-            )
+            faults.append(f"Line {seam.line}: seam {seam.name} in {seam.qualname} is promised by no Probe line.")
     return faults
 
 
@@ -129,9 +127,7 @@ class _Walk:
         for child in ast.iter_child_nodes(node):
             self._visit(child, owner, prefix)
 
-    def _definition(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, owner: str, prefix: str
-    ) -> None:
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, owner: str, prefix: str) -> None:
         ast = self.ast
         qualname = prefix + node.name
         self.scopes.add(qualname)

@@ -74,9 +74,7 @@ def lint_series(root: str | os.PathLike[str]) -> list[str]:
         except PatchError as error:
             faults.append(str(error))
     for name in sorted(_unlisted(folder) - set(names)):
-        faults.append(
-            f"Patch {name} is not listed in {os.path.join(folder, 'series')}: list it or delete it."
-        )
+        faults.append(f"Patch {name} is not listed in {os.path.join(folder, 'series')}: list it or delete it.")
     return faults + overlaps(patches)
 
 
@@ -117,9 +115,7 @@ def _patch_files(folder: str, local: bool) -> list[tuple[str, bytes]]:
         order = f"{LOCAL}/series"
         if os.path.exists(os.path.join(folder, LOCAL, "series")):
             listed, more = _entries(_read(folder, order), order)
-            faults += more + [
-                f"Patch {LOCAL}/{name} is not in {order}." for name in present if name not in listed
-            ]
+            faults += more + [f"Patch {LOCAL}/{name} is not in {order}." for name in present if name not in listed]
             present = listed
         names += [f"{LOCAL}/{name}" for name in present]
     if faults:
@@ -149,12 +145,7 @@ def _entries(data: bytes, name: str) -> tuple[list[str], list[str]]:
             faults.append(f"{where} lists {entry} a second time: keep one.")
             continue
         parts = entry.split("/")
-        if (
-            len(entry.split()) != 1
-            or not entry.endswith(".patch")
-            or "\\" in entry
-            or {"", ".", ".."} & set(parts)
-        ):
+        if len(entry.split()) != 1 or not entry.endswith(".patch") or "\\" in entry or {"", ".", ".."} & set(parts):
             faults.append(f"{where} is `{entry}`, but must be one relative path that ends in .patch.")
             continue
         names.append(entry)
@@ -167,9 +158,7 @@ def _read(folder: str, name: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        listed = (
-            "" if name.endswith("series") else " It is listed in the series: restore it or take the line out."
-        )
+        listed = "" if name.endswith("series") else " It is listed in the series: restore it or take the line out."
         raise SeriesError(f"File {path} cannot be read ({error.strerror}).{listed}") from None
 
 

@@ -47,9 +47,7 @@ class WheelCheck:
                 sha256 = _sha256(file.read())
             with ZipFile(self.path) as wheel:
                 names = set(wheel.namelist())
-                return sha256, {
-                    target: wheel.read(target) for target in self.patch_set.targets if target in names
-                }
+                return sha256, {target: wheel.read(target) for target in self.patch_set.targets if target in names}
         except (OSError, BadZipFile) as error:
             raise WheelError(f"{self.path} cannot be read as a wheel ({error}); download it again.") from None
 
@@ -69,13 +67,9 @@ class WheelCheck:
                 for patch in reversed(patches):
                     data = apply(reverse(patch), data)
                 if data != sources[target]:
-                    self._fault(
-                        f"file {target} is another one after patching and taking the patches out again"
-                    )
+                    self._fault(f"file {target} is another one after patching and taking the patches out again")
             except SyntaxError as error:
-                self._fault(
-                    f"file {target} does not compile after patching (line {error.lineno}: {error.msg})"
-                )
+                self._fault(f"file {target} does not compile after patching (line {error.lineno}: {error.msg})")
             except HeaderError:
                 pass  # already reported by the header lint
             except PatchError as error:
@@ -86,9 +80,7 @@ class WheelCheck:
             return
         release = self.lock.release(self.version)
         if release is None:
-            self._fault(
-                f"is release {self.version}, but the lock has only {', '.join(self.lock.supported())}"
-            )
+            self._fault(f"is release {self.version}, but the lock has only {', '.join(self.lock.supported())}")
             return
         self._same("the wheel", self.sha256, release.wheels.get(self.name))
         for target, entry in release.files.items():

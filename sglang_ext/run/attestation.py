@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+import time
 from typing import Any
 
 from sglang_ext.run.directory import RunDirectory
@@ -46,12 +47,19 @@ def peer_pid(connection: socket.socket) -> int:
 
 def is_record(value: dict[str, Any] | None, pid: int, start_time: int) -> bool:
     """Is this a record of exactly this process, in a shape we can read? A stale or forged one is not."""
+    if (
+        value is None
+        or value.get("schema") != SCHEMA
+        or (value.get("pid"), value.get("start_time")) != (pid, start_time)
+    ):
+        return False
+    entered = value.get("entered")
     return (
-        value is not None
-        and value.get("schema") == SCHEMA
-        and value.get("pid") == pid
-        and value.get("start_time") == start_time
-        and isinstance(value.get("entered"), dict)
+        isinstance(entered, dict)
+        and isinstance(entered.get("values"), dict)
+        and isinstance(entered.get("repaired"), list)
+        and isinstance(value.get("rank"), dict)
+        and isinstance(value.get("hook"), dict)
     )
 
 
@@ -71,10 +79,12 @@ def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[s
             if peer_pid(connection) != pid:
                 return None, f"process {peer_pid(connection)} listens in its place"
             chunks = bytearray()
+            deadline = time.monotonic() + timeout
             while chunk := connection.recv(65536):
                 chunks += chunk
                 if len(chunks) > LARGEST_ANSWER:
                     return None, "its answer has no end"
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
     except TimeoutError:
         return None, f"it did not answer within {timeout:g} s"
     except OSError as error:
@@ -83,7 +93,7 @@ def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[s
         os.close(handle)
     try:
         answer = json.loads(bytes(chunks))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, "its answer was cut off"
     if not isinstance(answer, dict) or not isinstance(answer.get("values"), dict):
         return None, "its answer has another shape than ours"

@@ -107,11 +107,13 @@ class RunDirectory:
                 json.dump(value, file, indent=1, sort_keys=True)
                 file.write("\n")
             os.replace(scratch, target)
-        except OSError as error:
+        except BaseException as error:
             try:
                 os.unlink(scratch)
             except OSError:
                 pass  # it was never made, or its directory is gone: nothing of ours is left either way
+            if not isinstance(error, OSError):
+                raise
             raise RunError(
                 f"{target} cannot be written ({error.strerror}); free space or name another --run-dir"
             ) from None
@@ -120,19 +122,27 @@ class RunDirectory:
         """The JSON object in ``name``; None when there is no such file. RunError when torn, foreign or a link."""
         target = self.file(name)
         try:
-            handle = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Not blocking: a FIFO in its place must not hold the reader up.
+            handle = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise RunError(f"{target} cannot be read ({error.strerror})") from None
-        with open(handle, "rb") as file:
+        try:
             info = os.fstat(handle)
+            if not stat_bits.S_ISREG(info.st_mode):
+                raise RunError(f"{target} is no regular file; it is not believed")
             if info.st_uid not in (os.geteuid(), os.lstat(self.path).st_uid):
                 raise RunError(f"{target} belongs to uid {info.st_uid}, not to the run's owner; it is not believed")
-            raw = file.read(BIGGEST + 1)
+            with open(handle, "rb", closefd=False) as file:
+                raw = file.read(BIGGEST + 1)
+        except OSError as error:
+            raise RunError(f"{target} cannot be read ({error.strerror})") from None
+        finally:
+            os.close(handle)
         try:
             value = json.loads(raw) if len(raw) <= BIGGEST else None
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             raise RunError(f"{target} holds no whole JSON object; it is not believed")

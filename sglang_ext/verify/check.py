@@ -282,9 +282,9 @@ def _hook_of(record: dict[str, Any] | None) -> dict[str, Any]:
 
 def _stored(entered: dict[str, Any], name: str) -> Reading | None:
     values = entered.get("values")
-    if not isinstance(values, dict) or name not in values:
+    if not isinstance(values, dict) or (name not in values and not is_tuning(name)):
         return None
-    value = values[name]
+    value = values.get(name)  # every tuning variable that was there is in it
     return Reading("absent") if value is None else Reading("value", str(value))
 
 

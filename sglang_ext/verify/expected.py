@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_ext.run.directory import RunError
+
 
 class Expected(NamedTuple):
     """Sizes and the number of schedulers: ``workers`` in all, ``here`` on this node (None: cannot be told)."""
@@ -23,6 +25,7 @@ SIZES = {  # sglang 0.5.23 server_args.py; argparse's last one counts
     "dp": ("--dp", "--dp-size", "--data-parallel-size"),
     "nnodes": ("--nnodes",),
 }
+EXACT = {*(spelling for spellings in SIZES.values() for spelling in spellings), "--enable-dp-attention", "--config"}
 SERVERS = ("sglang.launch_server", "serve")  # python -m sglang.launch_server; sglang serve
 
 
@@ -41,6 +44,8 @@ def from_arguments(arguments: Sequence[str]) -> Expected:
     words = arguments[starts[0] + 1 :]
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
+        if name not in EXACT and len(name) > 2 and any(full.startswith(name) for full in EXACT):
+            return Expected()  # upstream's argparse takes unambiguous beginnings: which one this is, it knows
         for size, spellings in SIZES.items():
             if name in spellings:
                 text = value if equals else (words[index + 1] if index + 1 < len(words) else "")
@@ -51,5 +56,8 @@ def from_arguments(arguments: Sequence[str]) -> Expected:
 
 
 def from_record(record: Mapping[str, Any]) -> Expected:
-    """From what the engine seam wrote once upstream had resolved its arguments."""
-    return Expected(**{field: int(record["expected"][field]) for field in Expected._fields})
+    """From what the engine seam wrote once upstream had resolved its arguments. Raises RunError when it is damaged."""
+    try:
+        return Expected(**{field: int(record["expected"][field]) for field in Expected._fields})
+    except (KeyError, TypeError, ValueError):
+        raise RunError("server.json has another shape than ours; it is not believed") from None

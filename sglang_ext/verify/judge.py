@@ -53,12 +53,12 @@ def _wrong(name: str, want: str | None, now: Reading, readings: Mapping[str, Rea
     started = readings.get("exec", NOT_HEARD)
     if started.says and started.value == want:
         return Judgement(FAIL, "changed_in_process", f"found {found}; the worker was started with the wanted value")
+    if now.value is None:
+        return Judgement(FAIL, "missing", "found none")
     if ALWAYS_SET.get(name) == now.value:
         return Judgement(FAIL, "overwritten", f"found {found}, which stock SGLang sets in every launch")
     if history.main is not None and history.main.says and history.main.value == want and want is not None:
         return Judgement(FAIL, "overwritten", f"found {found}; the server was started with the wanted value")
-    if now.value is None:
-        return Judgement(FAIL, "missing", "found none")
     if want is None:
         return Judgement(FAIL, "unwanted", f"found {found}")
     return Judgement(FAIL, "different", f"found {found}")

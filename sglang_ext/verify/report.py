@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_ext.contract.names import shown
+
 COLOURS = {"PASS": "32", "FAIL": "31", "UNKNOWN": "33", "fail": "31", "unknown": "33", "note": "36"}
 HEAD = ("worker", "pid", "variable", "want", "exec", "live", "attested", "verdict")
 
@@ -17,7 +19,7 @@ def paint(text: str, key: str, colour: bool) -> str:
 def cell(witness: dict[str, Any]) -> str:
     """What a witness says, or its state in brackets: `LL`, `-` (absent), `[clobbered]`."""
     if witness["state"] == "value":
-        return str(witness["value"]) or '""'
+        return shown(str(witness["value"]))
     return "-" if witness["state"] == "absent" else f"[{witness['state']}]"
 
 
@@ -32,7 +34,7 @@ def rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
                 verdict = f"({verdict})"
             key = (
                 name,
-                "-" if want is None else want,
+                "-" if want is None else shown(want),
                 *(cell(found["witnesses"][w]) for w in ("exec", "live", "attested")),
                 verdict,
             )
@@ -52,7 +54,7 @@ def extras(report: dict[str, Any]) -> str:
     """The NCCL and CUDA variables outside the contract, where all deciding workers hold the same; differences are problems."""
     deciding = [w["extras"] for w in report["workers"] if w["counts"]]
     shared = {n: v for n, v in (deciding[0] if deciding else {}).items() if all(e.get(n) == v for e in deciding)}
-    return ", ".join(f"{n}={v}" for n, v in shared.items() if n.startswith(("NCCL_", "CUDA_")))
+    return ", ".join(f"{n}={shown(v)}" for n, v in shared.items() if n.startswith(("NCCL_", "CUDA_")))
 
 
 def closing(report: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from sglang_ext.run.directory import RunDirectory, RunError
-from sglang_ext.run.process import Identity, all_stats, command_line, is_alive
+from sglang_ext.run.process import Identity, all_stats, command_line
 from sglang_ext.verify.discover import Server, children, descendants, describe, find_servers, server_of
 from sglang_ext.verify.listeners import listeners
 
@@ -29,10 +29,11 @@ def by_run(path: str) -> tuple[Server, RunDirectory]:
         main = Identity(facts["main"]["pid"], facts["main"]["start_time"])
     except (KeyError, TypeError):
         raise RunError(f"{path}/server.json has another shape than ours; it is not believed") from None
-    if not is_alive(main):
-        raise NoServerError(f"the server of the run in {path} (pid {main.pid}) has ended")
     stats = all_stats()
-    return server_of(stats[main.pid], children(stats)), directory
+    found = stats.get(main.pid)
+    if found is None or found.identity != main or not found.alive:
+        raise NoServerError(f"the server of the run in {path} (pid {main.pid}) has ended")
+    return server_of(found, children(stats)), directory
 
 
 def by_pid(pid: int) -> tuple[Server, bool]:

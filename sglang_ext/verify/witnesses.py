@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from typing import Any, NamedTuple
 
+from sglang_ext.contract.names import is_tuning
 from sglang_ext.run import attestation
 from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.verify.live import read_live
@@ -31,15 +32,21 @@ class Reading(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What one witness saw of a whole environment: ``state`` "ok" and the values, or why not."""
+    """What one witness saw of a whole environment: ``state`` "ok" and the values, or why not.
+
+    ``asked``: of a witness that answers for these names and every tuning variable only; of others it says nothing.
+    """
 
     state: str  # ok clobbered denied gone not_read unavailable
     values: dict[str, str]
     detail: str = ""
+    asked: frozenset[str] | None = None
 
     def reading(self, name: str) -> Reading:
         if self.state != "ok":
             return Reading(self.state, None, self.detail)
+        if self.asked is not None and name not in self.asked and not is_tuning(name):
+            return Reading("not_read", None, "the worker answers for its run's contract and tuning variables only")
         value = self.values.get(name)
         return Reading(ABSENT, None, self.detail) if value is None else Reading(VALUE, value, self.detail)
 
@@ -125,7 +132,7 @@ def read_attested(directory: RunDirectory | None, pid: int, record: dict[str, An
     if answer is None:
         return Block("not_read", {}, why)
     values = {str(name): str(value) for name, value in answer["values"].items() if value is not None}
-    return Block("ok", values, "the worker's own getenv, now")
+    return Block("ok", values, "the worker's own getenv, now", frozenset(answer["values"]))
 
 
 def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool = True) -> Witnessed:

@@ -284,9 +284,7 @@ def test_asking_twice_for_the_same_is_fine() -> None:
         ([], ["PATH"], "PATH", "leave it out"),
     ],
 )
-def test_a_flag_that_cannot_be_required_is_refused(
-    sets: list[str], absents: list[str], named: str, fix: str
-) -> None:
+def test_a_flag_that_cannot_be_required_is_refused(sets: list[str], absents: list[str], named: str, fix: str) -> None:
     message = refusal(sets, absents)
     assert named in message and fix in message
 

@@ -26,9 +26,7 @@ pytestmark = pytest.mark.skipif(
 def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[bytes]:
     # Inside a repository `git apply` can skip every file and still exit 0, so it must find none.
     env = {"PATH": os.environ["PATH"], "GIT_DIR": str(folder / "nowhere"), "LC_ALL": "C"}
-    return subprocess.run(
-        command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _by_tool(folder: Path, source: bytes, *command: str) -> bytes | None:
@@ -93,9 +91,7 @@ def test_tools_accept_what_we_write(tmp_path: Path) -> None:
         old, new = _join(words, rng), _join(_edit(rng, words), rng)
         if old == new:
             continue
-        (tmp_path / "p.patch").write_text(
-            render(make(TARGET, old, new, "p.patch", "Subject: x\n\n")), "utf-8"
-        )
+        (tmp_path / "p.patch").write_text(render(make(TARGET, old, new, "p.patch", "Subject: x\n\n")), "utf-8")
         assert _by_tool(tmp_path, old, "git", "apply", "p.patch") == new
         assert _by_tool(tmp_path, old, "patch", "-F0", "-s", "-p1", "-i", "p.patch") == new
         accepted += 1

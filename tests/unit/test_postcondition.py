@@ -63,9 +63,7 @@ def test_a_module_without_us_has_none() -> None:
 
 
 def test_imports_in_try_and_plain_imports_count() -> None:
-    source = (
-        b"try:\n    import sglang_ext.seams as s\nexcept ImportError:\n    s = None\n@s.f\ndef g(): ...\n"
-    )
+    source = b"try:\n    import sglang_ext.seams as s\nexcept ImportError:\n    s = None\n@s.f\ndef g(): ...\n"
     assert seams(source) == [Seam("g", "decorator", "f", 5)]
     assert check_seams(source, [("g", "f")]) == ["Line 4: `s` is rebound in <module>."]
     dotted = b"import sglang_ext.seams\n@sglang_ext.seams.f\ndef g(): ...\n"
@@ -96,9 +94,7 @@ def test_twice() -> None:
 
 def test_not_first_any_more() -> None:
     faults = _faults((b'    """Docstring."""\n', b'    """Docstring."""\n    print()\n'))
-    assert any(
-        "_entry is used in run, but neither as a decorator nor in the first statement" in f for f in faults
-    )
+    assert any("_entry is used in run, but neither as a decorator nor in the first statement" in f for f in faults)
 
 
 def test_not_promised() -> None:

@@ -115,9 +115,7 @@ def test_the_least_a_profile_says() -> None:
         (HEAD + '[env]\nNCCL_X = "1"\n[absent]\nNCCL_X = "why"\n', "NCCL_X", "keep one"),
     ],
 )  # fmt: skip
-def test_what_is_no_profile_is_refused_by_name_and_with_the_fix(
-    text: str | bytes, named: str, fix: str
-) -> None:
+def test_what_is_no_profile_is_refused_by_name_and_with_the_fix(text: str | bytes, named: str, fix: str) -> None:
     message = refusal(text)
     assert named in message and fix in message
 

@@ -30,9 +30,7 @@ def contract(*sets: str, absent: tuple[str, ...] = ()) -> Contract:
     return decide(None, sets, absent, {})
 
 
-def fought(
-    made: Contract, settings: Mapping[str, object], env: dict[str, str] | None = None
-) -> list[tuple[str, ...]]:
+def fought(made: Contract, settings: Mapping[str, object], env: dict[str, str] | None = None) -> list[tuple[str, ...]]:
     return [(fight.flag, fight.variable, str(fight.forced)) for fight in fights(made, settings, env)]
 
 
@@ -90,13 +88,9 @@ def test_absence_fights_too() -> None:
         (("SGLANG_DETERMINISTIC_NCCL_NCHANNELS=2",), {"SGLANG_DETERMINISTIC_NCCL_NCHANNELS": "4"}, "2"),
     ],
 )
-def test_the_channel_count_follows_upstreams_variable(
-    sets: tuple[str, ...], env: dict[str, str], forced: str
-) -> None:
+def test_the_channel_count_follows_upstreams_variable(sets: tuple[str, ...], env: dict[str, str], forced: str) -> None:
     made = contract("NCCL_MAX_NCHANNELS=64", *sets)
-    assert fought(made, DETERMINISTIC, env) == [
-        ("--enable-deterministic-inference", "NCCL_MAX_NCHANNELS", forced)
-    ]
+    assert fought(made, DETERMINISTIC, env) == [("--enable-deterministic-inference", "NCCL_MAX_NCHANNELS", forced)]
     assert fought(contract(f"NCCL_MAX_NCHANNELS={forced}", *sets), DETERMINISTIC, env) == []
 
 

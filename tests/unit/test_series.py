@@ -138,9 +138,7 @@ def test_neighbours_and_other_targets_do_not_overlap(write: Callable[..., Path])
 def test_local_patches_come_last_and_only_when_asked(write: Callable[..., Path]) -> None:
     mid = _edit(BASE, 5)
     top = _edit(mid, 20)
-    root = write(
-        "a.patch\n", a=(ONE, BASE, mid), local__y=(ONE, mid, top), local__z=(ONE, top, _edit(top, 35))
-    )
+    root = write("a.patch\n", a=(ONE, BASE, mid), local__y=(ONE, mid, top), local__z=(ONE, top, _edit(top, 35)))
     assert lint_series(root) == []
     assert load_patch_set(root).targets == (ONE,)
     assert len(load_patch_set(root).patches) == 1

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_ext.contract import rules
-from sglang_ext.contract.names import shown
+from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Context, current_or_own
 from sglang_ext.run.process import myself
 
@@ -41,10 +41,21 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
                 logger.info("sglang-ext: %s %s -> %s (by sglang's %s); restored to %s", *told)
         context.mark(os.environ)
         server_args.__dict__[CARRIED] = context.directory.path
-        context.directory.write("server.json", {**layout(server_args), "changes": changes, "main": myself()._asdict()})
+        record = {
+            **layout(server_args),
+            "changes": changes,
+            "main": myself()._asdict(),
+            "spawned_with": nccl_variables(),
+        }
+        context.directory.write("server.json", record)
         return result
 
     return wrapper
+
+
+def nccl_variables() -> dict[str, str]:
+    """What every worker should inherit beside the contract: all NCCL_* this process holds, those upstream set included."""
+    return {name: value for name, value in os.environ.items() if is_nccl(name) and is_tuning(name)}
 
 
 def restore(name: str, want: str | None) -> None:

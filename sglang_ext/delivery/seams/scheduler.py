@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import multiprocessing
 import os
 import sys
@@ -17,12 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_ext import bootstrap
+from sglang_ext.contract.model import ContractError
 from sglang_ext.contract.names import is_nccl, shown
 from sglang_ext.delivery import agreement, repair
 from sglang_ext.delivery.context import Context, current
 from sglang_ext.delivery.seams import deepseek_v2
 from sglang_ext.delivery.seams.engine import CARRIED, restore
 from sglang_ext.delivery.witness import Witness, read_now
+from sglang_ext.run.directory import RunError
+
+logger = logging.getLogger("sglang_ext")
 
 _witness: Witness | None = None
 
@@ -60,7 +65,13 @@ def enter(server_args: Any, given: dict[str, Any]) -> Witness | None:
     global _witness
     if _witness is not None:
         return _witness
-    context = current(getattr(server_args, "__dict__", {}).get(CARRIED))
+    try:
+        context = current(getattr(server_args, "__dict__", {}).get(CARRIED))
+    except (RunError, ContractError) as error:  # e.g. a Ray actor on a host that does not have the directory
+        if bootstrap.demanded():
+            raise SystemExit(f"sglang-ext: run_dir_unusable: {error}") from None
+        logger.warning("sglang-ext: this worker is neither checked nor repaired: %s", error)
+        return None
     if context is None:
         return None
     if orphaned():
@@ -90,6 +101,9 @@ def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]
     the right value while the driver works with the wrong one.
     """
     wrong = {name: term.want for name, term in context.contract.terms.items() if found.get(name) != term.want}
+    # Ranks must agree on NCCL variables nobody demanded, too: what the engine spawned us with and we lost comes back.
+    spawned_with = (context.directory.read("server.json") or {}).get("spawned_with", {})
+    wrong |= {name: value for name, value in spawned_with.items() if found.get(name) is None and name not in wrong}
     if not wrong:
         return []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:

@@ -89,9 +89,7 @@ def build_draft_decode_metadata_cpu(
     return table
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """Pack the slots of the accepted draft tokens to the front.
 
     accept_index: any shape, places in out_cache_loc, -1 where nothing was accepted.

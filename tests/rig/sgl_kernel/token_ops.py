@@ -9,9 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """Pick each request's last accepted token, the "bonus" the target itself predicted.
 
     accept_tokens: [B * accept_stride], each request's accepted tokens at the front of its row.

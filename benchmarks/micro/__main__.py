@@ -1,0 +1,52 @@
+"""Run every micro-benchmark and write RESULTS.md: `python -m benchmarks.micro`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.micro import live_reader, startup_tax, verify_cli
+
+
+def machine() -> str:
+    """What the figures were taken on: nothing that names the machine."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = next(
+            (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine()
+        )
+    with open("/proc/meminfo", encoding="ascii") as file:
+        memory = int(file.readline().split()[1]) / 2**20
+    try:
+        sglang = version("sglang")
+    except PackageNotFoundError:
+        sglang = "not installed"
+    return (
+        f"{len(os.sched_getaffinity(0))} cores of {model}, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}, sglang {sglang}; a shared machine: compare ratios, not times"
+    )
+
+
+def main() -> int:
+    parts = [
+        "# Results",
+        "",
+        "Written by `make bench`. " + machine() + ".",
+    ]
+    for title, table in (
+        ("Start-up tax of the hook", startup_tax.table),
+        ("Live reader", live_reader.table),
+        ("verify-env as a whole process", verify_cli.table),
+    ):
+        print(f"running: {title} ...", file=sys.stderr, flush=True)
+        parts += ["", f"## {title}", "", *table()]
+    text = "\n".join(parts) + "\n"
+    print(text)
+    Path(__file__).with_name("RESULTS.md").write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Agreement through a store: who differs is named, and one silent rank costs a time-out, not a hang."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from typing import Any
+
+from sglang_ext.delivery.agreement import agree, differing
+
+
+class MemoryStore:
+    """What torch.distributed.Store does, for threads of one process."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self.changed:
+            self.values[key] = value.encode()
+            self.changed.notify_all()
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
+        with self.changed:
+            if not self.changed.wait_for(lambda: all(k in self.values for k in keys), timeout.total_seconds()):
+                raise RuntimeError(f"wait timeout after {timeout}, keys: {', '.join(keys)}\nat Store.cpp:1")
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            return self.values[key]
+
+
+def statement(contract: str = "c" * 64, patchset: str = "p" * 64, **nccl: str) -> dict[str, Any]:
+    return {"contract": contract, "patchset": patchset, "nccl": nccl}
+
+
+def together(statements: list[dict[str, Any]], timeout: float = 5.0) -> list[tuple[str | None, str]]:
+    """Every rank in a thread of its own."""
+    store, results = MemoryStore(), [(None, "")] * len(statements)
+
+    def rank(number: int) -> None:
+        results[number] = agree(store, number, len(statements), statements[number], timeout)
+
+    threads = [threading.Thread(target=rank, args=(n,)) for n in range(len(statements))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_equal_ranks_differ_in_nothing() -> None:
+    assert differing({0: statement(NCCL_ALGO="Ring"), 1: statement(NCCL_ALGO="Ring")}) == []
+    assert differing({0: statement()}) == []
+
+
+def test_who_holds_what_is_named() -> None:
+    clauses = differing(
+        {
+            0: statement(NCCL_ALGO="Ring", NCCL_PROTO="LL"),
+            1: statement(NCCL_ALGO="Tree", NCCL_PROTO="LL"),
+            2: statement(NCCL_ALGO="Ring", NCCL_PROTO="LL", NCCL_DEBUG="INFO"),
+        }
+    )
+    assert clauses == [
+        "NCCL_ALGO is Ring on ranks 0, 2 but Tree on rank 1",
+        "NCCL_DEBUG is absent on ranks 0, 1 but INFO on rank 2",
+    ]
+
+
+def test_contract_and_patch_set_are_compared_too() -> None:
+    clauses = differing({0: statement("a" * 64, "b" * 64), 1: statement("c" * 64, "d" * 64)})
+    assert clauses == [
+        f"the contract is {'a' * 12} on rank 0 but {'c' * 12} on rank 1",
+        f"the patch set is {'b' * 12} on rank 0 but {'d' * 12} on rank 1",
+    ]
+
+
+def test_digests_that_begin_alike_are_told_apart() -> None:
+    assert len(differing({0: statement("a" * 63 + "0"), 1: statement("a" * 63 + "1")})) == 1
+
+
+def test_ranks_that_hold_the_same_agree() -> None:
+    assert together([statement(NCCL_ALGO="Ring")] * 4) == [(None, "4 ranks hold the same")] * 4
+
+
+def test_every_rank_learns_of_one_that_differs() -> None:
+    for code, message in together([statement(NCCL_ALGO="Ring"), statement(NCCL_ALGO="Ring"), statement()]):
+        assert code == "ranks_differ"
+        assert message.startswith("NCCL_ALGO is Ring on ranks 0, 1 but absent on rank 2; start every rank")
+
+
+def test_a_silent_rank_costs_the_time_out_and_is_named() -> None:
+    began = time.monotonic()
+    code, message = agree(MemoryStore(), 0, 2, statement(), 0.2)
+    assert code == "agreement_timeout"
+    assert message.startswith("rank 1 of 2 did not state its environment to rank 0 within 0.2 s (wait timeout after")
+    assert "\n" not in message and "Store.cpp" not in message
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_what_is_no_statement_is_no_agreement() -> None:
+    store = MemoryStore()
+    store.set("sglang_ext/agreement/1/1", "{torn")
+    assert agree(store, 0, 2, statement(), 1.0)[0] == "agreement_timeout"

@@ -1,0 +1,59 @@
+"""Until when a variable may be repaired: one rule per reader, each with what it depends on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sglang_ext.delivery.repair import driver_is_mapped, too_late
+
+MAPS = """\
+7f1c8a000000-7f1c8a021000 rw-p 00000000 00:00 0
+7f1c90000000-7f1c91000000 r-xp 00000000 08:01 1  /usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10
+7f1c92000000-7f1c92001000 r-xp 00000000 08:01 2  /usr/lib/x86_64-linux-gnu/libc.so.6
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "communicator", "driver", "reader"),
+    [
+        ("NCCL_PROTO", False, False, None),
+        ("NCCL_PROTO", False, True, None),  # libcuda reads no NCCL_*
+        ("NCCL_PROTO", True, False, "a communicator exists"),
+        ("TORCH_NCCL_BLOCKING_WAIT", False, True, None),
+        ("TORCH_NCCL_BLOCKING_WAIT", True, False, "a communicator exists"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", False, False, None),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", True, False, None),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", False, True, "the CUDA driver"),
+        ("SGLANG_ENABLE_X", False, False, "a module imported before"),
+        ("OMP_NUM_THREADS", False, False, "a module imported before"),
+        ("TORCH_LOGS", False, False, "a module imported before"),
+        ("MY_NCCL_PROTO", False, False, "a module imported before"),
+    ],
+)
+def test_too_late(name: str, communicator: bool, driver: bool, reader: str | None) -> None:
+    found = too_late(name, communicator_exists=communicator, driver_mapped=driver)
+    assert found is None if reader is None else found is not None and found.startswith(reader)
+
+
+@pytest.mark.parametrize(
+    ("maps", "mapped"),
+    [
+        (MAPS, True),
+        (MAPS.replace("libcuda.so.570.86.10", "libcuda.so.1"), True),
+        (MAPS.replace("libcuda.so.570.86.10", "libcuda.so.1 (deleted)"), True),
+        # libcudart is the runtime, brought by torch: without the driver it reads nothing.
+        (MAPS.replace("libcuda.so.570.86.10", "libcudart.so.12"), False),
+        (MAPS.replace("libcuda.so.570.86.10", "libcudadebugger.so.1"), False),
+        ("", False),
+    ],
+)
+def test_driver_is_mapped(maps: str, mapped: bool) -> None:
+    assert driver_is_mapped(maps) is mapped
+
+
+def test_this_process_has_no_driver() -> None:
+    with open(f"/proc/{os.getpid()}/maps", encoding="utf-8") as maps:
+        text = maps.read()
+    assert "libc" in text and not driver_is_mapped(text)
