@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         epilog=EXITS,
     )
-    add_verify_options(check)
+    add_verify_options(check).add_argument("--all", action="store_true", help="every SGLang server on this host")
     check.add_argument(
         "--json",
         metavar="FILE",
@@ -67,8 +67,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_verify_options(parser: argparse.ArgumentParser) -> None:
-    """Selectors, contract and demands: the same for verify-env and gate."""
+def add_verify_options(parser: argparse.ArgumentParser) -> Any:
+    """Selectors, contract and demands: the same for verify-env and gate. Returns the group of selectors."""
     from sglang_ext.delivery.options import add_contract_options
 
     group = parser.add_argument_group("which server (default: the only one on this host)")
@@ -90,6 +90,7 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the expected ranks are there"
     )
+    return which
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,6 +165,19 @@ def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     return verify(server, Request(contract, require=options.require, all_processes=everything), directory)
 
 
+def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
+    """Every server on this host: their reports, and the worst verdict."""
+    from sglang_ext.verify.check import Request, unseen, verify
+    from sglang_ext.verify.discover import find_servers
+    from sglang_ext.verify.judge import worst
+
+    request = Request(contract, require=options.require, all_processes=options.all_processes)
+    servers = [verify(server, request) for server in find_servers()]
+    servers = servers or [unseen("no_server", "no SGLang server is running on this host")]
+    verdict = worst([report["verdict"] for report in servers])
+    return {"schema": "sglang-ext/verify-all/1", "verdict": verdict, "servers": servers}
+
+
 def checked(options: argparse.Namespace, act: Any) -> int:
     """Run ``act(contract)``; input errors become one sentence and exit 2."""
     from sglang_ext.contract.model import ContractError
@@ -185,12 +199,13 @@ def verify_env(options: argparse.Namespace) -> int:
     from sglang_ext.verify.check import exit_code
 
     def act(contract: Any) -> int:
-        report = check(options, contract)
+        report = check_all(options, contract) if options.all else check(options, contract)
         write_json(report, options.json)
         if options.json != "-":
             from sglang_ext.verify.report import render
 
-            print(render(report, colour=sys.stdout.isatty()))
+            for one in report.get("servers", [report]):
+                print(render(one, colour=sys.stdout.isatty()))
         return exit_code(report["verdict"])
 
     return checked(options, act)

@@ -86,6 +86,8 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
             supervisor.wait_until_ended()
             status = ended(supervisor)
             grace = None
+    except RunError as error:
+        say(f"run_dir_unusable: {error}")
     finally:
         supervisor.stop() if grace is None else supervisor.stop(grace)
     return die_as(supervisor.signals) if supervisor.interrupted else status

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat as stat_bits
 import time
 from typing import Any
@@ -78,7 +77,7 @@ class RunDirectory:
         if path is None:
             base = default_base()
             make_private(base, exist_ok=True)
-            path = os.path.join(base, time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3))
+            path = os.path.join(base, time.strftime("%Y%m%d-%H%M%S-") + os.urandom(3).hex())
         path = os.path.abspath(path)
         make_private(path, exist_ok=False)
         for name in ("workers", "refused"):
@@ -100,7 +99,7 @@ class RunDirectory:
     def write(self, name: str, value: dict[str, Any]) -> None:
         """Write JSON so that a reader sees the old file or the whole new one, never a part. Raises RunError."""
         target = self.file(name)
-        scratch = f"{target}.{os.getpid()}.{secrets.token_hex(3)}.tmp"
+        scratch = f"{target}.{os.getpid()}.{os.urandom(3).hex()}.tmp"
         try:
             handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(handle, "w", encoding="utf-8") as file:
@@ -161,7 +160,7 @@ def begin(directory: RunDirectory, *, mode: str, policy: str, dry_run: bool, own
     """Write run.json. ``mode``: launcher or engine; ``policy``: strict, warn or off; ``owner``: pid, start time."""
     run = {
         "schema": SCHEMA,
-        "id": os.path.basename(directory.path) + "-" + secrets.token_hex(4),
+        "id": os.path.basename(directory.path) + "-" + os.urandom(4).hex(),
         "created": time.time(),
         "mode": mode,
         "policy": policy,

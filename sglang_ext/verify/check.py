@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import time
 from typing import Any
 
@@ -64,10 +64,11 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
             "no contract: the server's run has none or an empty one; name it with --profile, --set or --absent"
         )
     run, facts = _run_files(directory)
-    check = _Check(contract, request, directory, run, server)
+    expected = sizes.from_record(facts) if facts else sizes.from_arguments(server.arguments)
+    check = _Check(contract, request, directory, run, server, expected)
     for process in server.processes:
         check.look_at(process)
-    check.count(sizes.from_record(facts) if facts else sizes.from_arguments(server.arguments))
+    check.count()
     check.compare_ranks()
     return check.report()
 
@@ -88,12 +89,13 @@ class _Check:
         directory: RunDirectory | None,
         run: dict[str, Any] | None,
         server: Server,
+        expected: sizes.Expected,
     ) -> None:
         self.contract, self.request, self.directory, self.run, self.server = contract, request, directory, run, server
         self.problems: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.now: dict[int, tuple[str, dict[str, str]]] = {}  # pid -> label, environment: of schedulers
-        self.expected = sizes.Expected()
+        self.expected = expected
         self.main = read_exec(server.main.pid) if server.main else None
 
     def problem(
@@ -121,7 +123,7 @@ class _Check:
         if role == "other" and not self.request.all_processes:
             return  # resource tracker, a shell, a worker that has not got as far as its title
         if seen.record is not None:
-            rank = _attested_rank(seen.record, rank)
+            rank = _attested_rank(seen.record, rank, self.expected)
         counts = role == "scheduler" or self.request.all_processes
         label = rank.label or process.title.removeprefix("sglang::") or f"pid {pid}"
         after = stat(pid)
@@ -200,9 +202,9 @@ class _Check:
             return [FAIL]
         return []
 
-    def count(self, expected: sizes.Expected) -> None:
+    def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""
-        self.expected = expected
+        expected = self.expected
         if self.request.all_processes:
             return
         schedulers = [w for w in self.workers if w["role"] == "scheduler"]
@@ -243,7 +245,7 @@ class _Check:
         return {
             "schema": SCHEMA,
             "verdict": worst(verdicts),
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "time": time.time(),
             "run": {"id": self.run["id"], "dir": self.directory.path} if self.run and self.directory else None,
             "main": self.server.main.pid if self.server.main else None,
@@ -265,13 +267,12 @@ def _order(worker: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _attested_rank(record: dict[str, Any], titled: Rank) -> Rank:
-    """A title leaves parts out; the attestation has what the worker was called with."""
+def _attested_rank(record: dict[str, Any], titled: Rank, expected: sizes.Expected) -> Rank:
+    """A title leaves parts out; the attestation has what the worker was called with. Dimensions of one are not named."""
     said = {k: v for k, v in record.get("rank", {}).items() if k in Rank._fields and isinstance(v, int)}
     known = {k: v for k, v in titled._asdict().items() if v is not None}
-    if said.get("pp") == 0 and "pp" not in known:
-        del said["pp"]  # the only stage: not worth naming, and titles do not name it either
-    return Rank(**(said | known))
+    alone = {k for k in ("dp", "pp") if getattr(expected, k) == 1}
+    return Rank(**{k: v for k, v in (said | known).items() if k not in alone})
 
 
 def _hook_of(record: dict[str, Any] | None) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def unseen(code: str, message: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": UNKNOWN,
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "time": time.time(),
         "run": None,
         "main": None,

@@ -16,8 +16,10 @@ def paint(text: str, key: str, colour: bool) -> str:
     return f"\033[{COLOURS[key]}m{text}\033[0m" if colour and key in COLOURS else text
 
 
-def cell(witness: dict[str, Any]) -> str:
-    """What a witness says, or its state in brackets: `LL`, `-` (absent), `[clobbered]`."""
+def cell(name: str, witness: dict[str, Any]) -> str:
+    """What a witness says, or its state in brackets: `LL`, `-` (absent), `[clobbered]`; `n/a` where nobody attests."""
+    if (name, witness["state"]) == ("attested", "unavailable"):
+        return "n/a"
     if witness["state"] == "value":
         return shown(str(witness["value"]))
     return "-" if witness["state"] == "absent" else f"[{witness['state']}]"
@@ -35,7 +37,7 @@ def rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
             key = (
                 name,
                 "-" if want is None else shown(want),
-                *(cell(found["witnesses"][w]) for w in ("exec", "live", "attested")),
+                *(cell(w, found["witnesses"][w]) for w in ("exec", "live", "attested")),
                 verdict,
             )
             merged.setdefault(key, []).append((worker["label"], str(worker["pid"])))
@@ -55,6 +57,14 @@ def extras(report: dict[str, Any]) -> str:
     deciding = [w["extras"] for w in report["workers"] if w["counts"]]
     shared = {n: v for n, v in (deciding[0] if deciding else {}).items() if all(e.get(n) == v for e in deciding)}
     return ", ".join(f"{n}={shown(v)}" for n, v in shared.items() if n.startswith(("NCCL_", "CUDA_")))
+
+
+def by_code(problems: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Problems of one code together, in order of their first; eight ranks with one fault need one fix."""
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for problem in problems:
+        grouped.setdefault(problem["code"], []).append(problem)
+    return grouped
 
 
 def closing(report: dict[str, Any]) -> str:
@@ -86,11 +96,12 @@ def render(report: dict[str, Any], *, colour: bool = False) -> str:
     others = extras(report)
     if others:
         out += [f"also held, outside the contract: {others}", ""]
-    for problem in report["problems"]:
-        head = paint(f"{problem['severity']} {problem['code']}", problem["severity"], colour)
-        out.append(f"{head}: {problem['message']}")
-        if problem["severity"] != "note":
-            out.append(f"    fix: {problem['fix']}")
+    for code, problems in by_code(report["problems"]).items():
+        for problem in problems:
+            head = paint(f"{problem['severity']} {code}", problem["severity"], colour)
+            out.append(f"{head}: {problem['message']}")
+        if any(problem["severity"] != "note" for problem in problems):
+            out.append(f"    fix: {problems[0]['fix']}")
     if report["problems"]:
         out.append("")
     out.append(f"{paint(report['verdict'], report['verdict'], colour)}: {closing(report)}")

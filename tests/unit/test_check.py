@@ -336,7 +336,7 @@ def test_equal_workers_share_a_row() -> None:
     text = report.render(verify_stock(*TP2, "sglang::scheduler_TP0", "sglang::scheduler_TP1"))
     assert [re.split(r"  +", line)[0] for line in text.splitlines()[:4]] == ["worker", *["TP0, TP1"] * 3]
     (line,) = (line for line in text.splitlines() if "NCCL_PROTO" in line)
-    assert re.fullmatch(r"TP0, TP1  \d+, \d+  NCCL_PROTO +LL +LL +LL +\[unavailable\] +PASS", line)
+    assert re.fullmatch(r"TP0, TP1  \d+, \d+  NCCL_PROTO +LL +LL +LL +n/a +PASS", line)
 
 
 def test_unequal_workers_have_rows_of_their_own() -> None:

@@ -76,7 +76,7 @@ ROWS = [
     ("main was started right", "NCCL_ALGO", "Ring", CLOBBERED, is_("Tree"), SILENT,
         History(main=RING), FAIL, "overwritten", "the server was started with"),
     ("dropped below main", "NCCL_ALGO", "Ring", ABSENT, ABSENT, SILENT,
-        History(main=RING), FAIL, "overwritten", "(absent)"),
+        History(main=RING), FAIL, "missing", "found none"),
     ("main clobbered says nothing", "NCCL_ALGO", "Ring", CLOBBERED, is_("Tree"), SILENT,
         History(main=CLOBBERED), FAIL, "different", ""),
     ("changed since exec", PROTO, "LL", LL, RING, SILENT, History(), FAIL, "changed_in_process", "started with"),

@@ -393,10 +393,12 @@ def listening(directory: RunDirectory, pid: int, serve: Callable[[socket.socket]
     listener.listen(1)
 
     def loop() -> None:
-        connection, _ = listener.accept()
-        with connection, contextlib.suppress(OSError):
-            assert serve is not None
-            serve(connection)
+        # An asker may be gone, and with it the test's listener, before this thread gets a turn.
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                assert serve is not None
+                serve(connection)
 
     thread = threading.Thread(target=loop, daemon=True)
     if serve is not None:
