@@ -35,7 +35,7 @@ $(VENV)/upstream: pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v < (3, 14) and f"Python 3.11-3.13 is needed, found {v[0]}.{v[1]}; run: make PYTHON=python3.12 ...")'
 	@echo "== installing upstream SGLang and our tools into $(VENV) (some 11 GB; minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check '.[dev]'
 	touch $@
 
 # ... and ourselves as a user would, again whenever a source changed.

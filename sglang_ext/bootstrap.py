@@ -7,7 +7,6 @@ would run stock: so the outcome is recorded in `STATUS`, said in one stderr line
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -51,7 +50,6 @@ class TargetFinder:
         self.names = {module_name(target): target for target in targets}
         self.failed: str | None = None
         self.ready = False
-        self.lock = _thread.allocate_lock()  # a second thread must wait for the copies, not run stock
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         wanted = self.names.get(name)
@@ -60,10 +58,9 @@ class TargetFinder:
         stock = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if stock is None or stock.origin is None:
             return None
-        with self.lock:
-            if not self.ready:
-                self._prepare(stock.origin[: -len(wanted)])
-                self.ready = True
+        if not self.ready:  # one thread at a time is here: the import system holds its lock around every finder
+            self._prepare(stock.origin[: -len(wanted)])
+            self.ready = True
         if self.failed is not None and demanded():
             raise ImportError(f"sglang-ext: {self.failed}", name=name)
         copy = STATUS.files.get(wanted)
@@ -80,9 +77,9 @@ class TargetFinder:
             prepared = prepare(root)
         # ValueError: a patch or lock that cannot be read or applied
         except (OverlayError, OSError, ValueError) as error:
-            self.failed = STATUS.why = str(error)
+            self.failed = STATUS.why = f"{getattr(error, 'code', 'patch_set_broken')}: {error}"
             if not demanded():
-                sys.stderr.write(f"sglang-ext: running stock, unpatched: {error} (SGLANG_EXT=0 silences this)\n")
+                sys.stderr.write(f"sglang-ext: running stock, unpatched: {self.failed} (SGLANG_EXT=0 silences this)\n")
             return
         STATUS.mode, STATUS.why = prepared.mode, ""
         STATUS.digest, STATUS.release = prepared.digest, prepared.release

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -44,8 +45,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
             load_profile(options.profile) if options.profile else None, options.sets, options.absents, os.environ
         )
     except ContractError as error:
-        say(str(error))
-        return USAGE
+        say(f"contract_invalid: {error}")
+        return TABLE["contract_invalid"].exit
     return launch(contract, options, theirs)
 
 
@@ -90,7 +91,10 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
         say(f"run_dir_unusable: {error}")
     finally:
         supervisor.stop() if grace is None else supervisor.stop(grace)
-    return die_as(supervisor.signals) if supervisor.interrupted else status
+    if supervisor.interrupted:
+        say(f"ended by {signal.Signals(supervisor.signals[0]).name}; nothing of this launch is left")
+        return die_as(supervisor.signals)
+    return status
 
 
 def prove(supervisor: Supervisor, options: Any) -> tuple[int, bool]:

@@ -118,8 +118,36 @@ TABLE: dict[str, Reason] = {
         "The worker's stored attestation is torn, is of another process, or contradicts itself; it is not believed.",
         "Start the server again; if it comes back, see who writes to the run directory.",
     ),
+    "contract_edited": Reason(
+        FAIL,
+        "The run's contract.json is not the contract this worker was started with: somebody edited it.",
+        "Start the server again; see who writes to the run directory.",
+    ),
+    "run_not_believed": Reason(
+        NOTE,
+        "The server carries a run directory that is gone, damaged, somebody else's, or another server's. It was judged as a "
+        "server that is not ours: by what can be seen now.",
+        "Start the server again with the launcher.",
+    ),
     "worker_gone": Reason(
         UNKNOWN, "A worker ended while it was being read.", "See the server's log, then verify again."
+    ),
+    # What a command line can be found to be.
+    "contract_invalid": Reason(
+        FAIL,
+        "A profile, --set, --absent, the shell, or a run's contract.json states something no contract can hold, or was "
+        "edited.",
+        "Correct what the message names.",
+        2,
+    ),
+    "no_contract": Reason(
+        FAIL,
+        "Neither the command line nor the server's run says what its workers must hold: there is nothing to judge.",
+        "Name it with --profile, --set or --absent.",
+        2,
+    ),
+    "several_servers": Reason(
+        FAIL, "More than one server could be meant.", "Name one with --pid, --port or --run, or ask for --all.", 2
     ),
     # Why a launch is refused.
     "arguments_fight_contract": Reason(
@@ -163,6 +191,58 @@ TABLE: dict[str, Reason] = {
         FAIL, "The run directory cannot be made private and ours.", "Name another place with --run-dir.", 2
     ),
     "server_ended": Reason(FAIL, "SGLang ended before its workers could be verified.", "See its log above."),
+    # Why a bench run gives no number.
+    "suite_invalid": Reason(
+        FAIL,
+        "The suite cannot be read, or says something a suite cannot say.",
+        "Correct what the message names; docs/bench.md has every key.",
+        2,
+    ),
+    "receipt_unwritable": Reason(
+        FAIL, "The receipt cannot be written where --json says.", "Name a file in a writable folder.", 2
+    ),
+    "not_verified": Reason(
+        FAIL,
+        "The verdict before the first run was not PASS, so nothing was measured. Where it was UNKNOWN, the status is 3.",
+        "See the verify table: every problem in it names its own fix.",
+    ),
+    "no_endpoint": Reason(
+        UNKNOWN,
+        "The verified server could not be asked: no process of it listens where it should, or it does not answer.",
+        "Wait until the server says it is ready; run the bench on its host and in its network namespace.",
+        3,
+    ),
+    "verdict_lost": Reason(
+        FAIL,
+        "The server was verified before the first run and is not after the last one: a worker ended, changed or was replaced.",
+        "See the server's log, restart it, and measure again.",
+        4,
+    ),
+    "server_error": Reason(
+        FAIL,
+        "The server refused a run, or stopped it with an error.",
+        "The message has the server's own words; see its log.",
+    ),
+    "connection_lost": Reason(
+        FAIL,
+        "The stream of a run broke before its end.",
+        "See the server's log; nothing may sit between it and the client.",
+    ),
+    "run_timeout": Reason(
+        FAIL,
+        "A run did not end within the suite's timeout_s.",
+        "Raise timeout_s, or see why the server is that slow.",
+    ),
+    "wrong_length": Reason(
+        FAIL,
+        "A run brought another number of tokens than the suite asks for: runs of different length compare nothing.",
+        "Let the server honour ignore_eos, and keep prompt and tokens within its context length.",
+    ),
+    "usage_missing": Reason(
+        FAIL,
+        "The server did not say how many tokens came with each chunk; chunks are not tokens, so no rate can be stated.",
+        'Take endpoint = "generate", or a server that answers stream_options.continuous_usage_stats.',
+    ),
 }
 
 

@@ -25,18 +25,18 @@ INTRO = """\
 
 Every verdict that is not a plain PASS, and every launch that is refused, carries one of these codes. They are stable:
 scripts may rely on them. *fail* makes a verdict FAIL (exit status 1), *unknown* makes it UNKNOWN (exit status 3), *note*
-changes nothing. The exit status named with a code is that of a launch that is refused or stopped for it. This page is
+changes nothing. The exit status named with a code is that of a launch, gate or bench refused or stopped for it. This page is
 written by `python tools/reasons_doc.py --write` from `sglang_ext/reasons.py`.
 """
 
 
 def consequence(severity: str, status: int) -> str:
-    """What a launch does about a code."""
+    """What a launch, gate or bench does about a code."""
     if severity == "note":
         return "does not stop a launch"
     if severity == "unknown":
         return "a strict launch that stops for it exits with status 3"
-    return f"a launch refused or stopped for it exits with status {status}"
+    return f"what is refused or stopped for it exits with status {status}"
 
 
 def render_docs() -> str:

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.micro import live_reader, startup_tax, verify_cli
+from benchmarks.micro import live_reader, overlay_lookup, startup_tax, stock_vs_patched, verify_cli
 
 
 def machine() -> str:
@@ -39,6 +39,8 @@ def main() -> int:
         ("Start-up tax of the hook", startup_tax.table),
         ("Live reader", live_reader.table),
         ("verify-env as a whole process", verify_cli.table),
+        ("Overlay", overlay_lookup.table),
+        ("Stock and patched SGLang", stock_vs_patched.table),
     ):
         print(f"running: {title} ...", file=sys.stderr, flush=True)
         parts += ["", f"## {title}", "", *table()]

@@ -12,8 +12,9 @@ SCHEMA = "sglang-ext/gate/1"
 LOST = 4  # verified before, not after
 
 
-def pass_through(command: Sequence[str]) -> int:
-    """Run ``command`` with our own stdio; its exit status, 128+N when it died of signal N.
+def pass_through(command: Sequence[str]) -> tuple[int, bool]:
+    """Run ``command`` with our own stdio. Returns its exit status (128+N when it died of signal N), and whether we were
+    told to end (SIGTERM), which is handed on to it.
 
     A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards.
     """
@@ -24,7 +25,11 @@ def pass_through(command: Sequence[str]) -> int:
         signal.signal(signal.SIGINT, ignored)
         raise FileNotFoundError(f"{command[0]} cannot be run ({error.strerror}); give a command after --") from None
 
+    told = False
+
     def hand_on(number: int, _frame: object) -> None:
+        nonlocal told
+        told = True
         child.send_signal(number)
 
     terminate = signal.signal(signal.SIGTERM, hand_on)
@@ -33,7 +38,7 @@ def pass_through(command: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, terminate)
         signal.signal(signal.SIGINT, ignored)
-    return status if status >= 0 else 128 - status
+    return status if status >= 0 else 128 - status, told
 
 
 def gate(
@@ -52,17 +57,17 @@ def gate(
     status = exit_code(report["before"]["verdict"])
     if status == 0:
         began = time.time()
-        own = pass_through(command)
-        report["command"] = {"ran": True, "exit": own, "seconds": time.time() - began}
+        own, told = pass_through(command)
+        report["command"] = {"ran": True, "exit": own, "seconds": time.time() - began, "told_to_end": told}
         report["after"] = check()
-        same = _same_server(report["before"], report["after"])
+        same = same_server(report["before"], report["after"])
         status = own if report["after"]["verdict"] == "PASS" and same else LOST
         report["same_server"] = same
     report["exit"] = status
     return status, report
 
 
-def _same_server(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def same_server(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """The same workers, not others that took their place: by pid and start time."""
 
     def workers(report: dict[str, Any]) -> set[tuple[int, int]]:

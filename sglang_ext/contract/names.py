@@ -69,9 +69,9 @@ def looks_secret(name: str) -> bool:
 
 def is_tuning(name: str) -> bool:
     """True for a variable that a report may show although the contract does not name it."""
-    if name in NOT_TUNING_NAMES or name.startswith(NOT_TUNING_PREFIXES) or looks_secret(name):
-        return False
-    return name in TUNING_NAMES or name.startswith(TUNING_PREFIXES)
+    if name not in TUNING_NAMES and not name.startswith(TUNING_PREFIXES):
+        return False  # first, as most variables of a worker are none: the search for secrets costs more
+    return not (name in NOT_TUNING_NAMES or name.startswith(NOT_TUNING_PREFIXES) or looks_secret(name))
 
 
 def is_name(name: str) -> bool:

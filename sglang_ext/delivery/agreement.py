@@ -10,11 +10,21 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-TIMEOUT = float(os.environ.get("SGLANG_EXT_AGREEMENT_TIMEOUT", "120"))  # seconds; ranks load weights at different speed
+TIMEOUT = 120.0  # seconds: ranks load their weights at different speed
+TIMEOUT_VARIABLE = "SGLANG_EXT_AGREEMENT_TIMEOUT"
 PREFIX = "sglang_ext/agreement/1"
+
+
+def timeout() -> float:
+    """Seconds to wait for the other ranks, all of them together; a value that is no number counts as not given."""
+    try:
+        return max(float(os.environ.get(TIMEOUT_VARIABLE, "")), 1.0)
+    except ValueError:
+        return TIMEOUT
 
 
 class Store(Protocol):
@@ -52,15 +62,17 @@ def agree(store: Store, rank: int, world: int, statement: Mapping[str, Any], tim
     """State ours, wait for everybody's, compare. Returns ``(reason code or None, sentence)``."""
     store.set(f"{PREFIX}/{rank}", json.dumps(statement, sort_keys=True))
     statements: dict[int, Mapping[str, Any]] = {}
+    deadline = time.monotonic() + timeout
     for other in range(world):
+        left = max(deadline - time.monotonic(), 0.1)
         try:
-            store.wait([f"{PREFIX}/{other}"], datetime.timedelta(seconds=timeout))
+            store.wait([f"{PREFIX}/{other}"], datetime.timedelta(seconds=left))
             statements[other] = json.loads(store.get(f"{PREFIX}/{other}"))
         except (RuntimeError, ValueError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             return "agreement_timeout", (
                 f"rank {other} of {world} did not state its environment to rank {rank} within {timeout:g} s ({first[:80]}); "
-                "see that rank's log, or raise SGLANG_EXT_AGREEMENT_TIMEOUT"
+                f"see that rank's log, or raise {TIMEOUT_VARIABLE}"
             )
     clauses = differing(statements)
     if clauses:

@@ -6,16 +6,21 @@ NCCL_* variables it had when sglang was first imported; such a run only warns, i
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from sglang_ext import bootstrap
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.run import directory as runs
-from sglang_ext.run.process import Identity, is_alive, myself
+from sglang_ext.run.process import Identity, is_alive, myself, stat
+
+logger = logging.getLogger("sglang_ext")
 
 KEEP_DEAD_RUNS = 24 * 3600.0  # seconds a dead run's directory is kept for reading
 
@@ -48,6 +53,16 @@ class Context:
         kept = {name: term for name, term in self.contract.terms.items() if name not in names}
         self.contract = Contract(kept, self.contract.warnings)
         self.directory.write("contract.json", self.contract.to_json())
+
+    @contextlib.contextmanager
+    def must_record(self) -> Iterator[None]:
+        """What is not recorded cannot be proven: refuse under the launcher, warn elsewhere."""
+        try:
+            yield
+        except (runs.RunError, OSError) as error:
+            if self.launched:
+                raise self.refuse("run_dir_unusable", str(error)) from None
+            logger.warning("sglang-ext: %s", error)
 
     def mark(self, environment: Any) -> None:
         """Put into ``environment`` what every process of the run needs, and what keeps its exec block readable."""
@@ -108,6 +123,33 @@ def prune(base: str) -> None:
             continue
 
 
+def _handed_down(path: str | None) -> Context | None:
+    """The run in ``path`` where its owner lives and started us; a variable left over from another run is ignored, aloud.
+
+    Were the run ours and its directory gone, its launcher finds nobody attesting, and does not let the server pass.
+    """
+    if not path:
+        return None
+    try:
+        context = open_run(path)
+        owner = Identity(int(context.run["owner"]["pid"]), int(context.run["owner"]["start_time"]))
+        if _started_by(owner):
+            return context
+        why = f"process {owner.pid}, which owns that run, did not start this one"
+    except (runs.RunError, ContractError, KeyError, TypeError, ValueError) as error:
+        why = str(error)
+    logger.warning("sglang-ext: %s=%s is left over and ignored: %s; unset it", runs.RUN_DIR, path, why)
+    return None
+
+
+def _started_by(owner: Identity) -> bool:
+    """Is ``owner`` this process, or above it?"""
+    entry = stat(os.getpid())
+    while entry is not None and entry.pid != owner.pid:
+        entry = stat(entry.ppid)
+    return entry is not None and entry.start_time == owner.start_time
+
+
 _current: Context | None = None
 
 
@@ -128,7 +170,9 @@ def current(carried: str | None = None) -> Context | None:
 def current_or_own() -> Context:
     """The run of this process; one of its own where it was started without the launcher."""
     global _current
-    if current() is None:
+    if _current is None:
+        _current = _handed_down(os.environ.get(runs.RUN_DIR))
+    if _current is None:
         try:
             contract = decide(None, (), (), bootstrap.SHELL)
         except ContractError:

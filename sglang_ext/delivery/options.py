@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from sglang_ext.helptext import Help
+
 # name -> does it take a value; upstream's parser (sglang 0.5.23, 546 options) uses none of these names
 OWN = {
     "--profile": True,
@@ -80,7 +82,7 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
         usage=f"{prog} [options] SGLANG_OPTION...",
         description=(
             "Start an SGLang server whose workers hold a contract of environment variables, prove it, then serve.\n\n"

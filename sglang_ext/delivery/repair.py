@@ -1,6 +1,6 @@
 """May a variable still be repaired at a worker's first line, or has somebody read it already? Pure rules, with evidence.
 
-What was found on sglang 0.5.23 (tests/e2e/test_too_late.py repeats it with a stub driver):
+What was found on sglang 0.5.23 (tests/e2e/test_delivery.py repeats it with a stub driver):
 
 * importing torch maps libnccl, but NCCL reads its variables at the first NCCL call, which no worker makes before it
   initialises its process group: NCCL_* can be repaired until then, TORCH_NCCL_* likewise (the process group reads them);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import Any
 from sglang_ext.delivery.context import Context
 from sglang_ext.delivery.ending import end, members
 from sglang_ext.delivery.guardian import Guardian
+from sglang_ext.delivery.preflight import address
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive, myself, stat
 
 GRACE = 30.0  # seconds a serving upstream gets to finish its requests once asked to end
 TICK = 0.1  # seconds between two looks
+SILENT = 5.0  # seconds a server may answer on its port without one worker attesting
 
 
 def interpreter_flags() -> list[str]:
@@ -78,9 +81,11 @@ class Supervisor:
     def wait_until_attested(self) -> str:
         """Wait until every expected scheduler of this node says it is built.
 
-        Returns "ready", or why there is nothing more to wait for: "ended", "refused", "interrupted".
+        Returns "ready", or why there is nothing more to wait for: "ended", "refused", "interrupted", or "silent": it
+        serves already and no worker attests, so none ever will.
         """
         began = told = time.monotonic()
+        probed, heard = began, None
         while True:
             if self.interrupted:
                 return "interrupted"
@@ -91,11 +96,25 @@ class Supervisor:
             expected, ready = self._count()
             if expected is not None and ready >= expected:
                 return "ready"
+            if time.monotonic() - probed >= 1.0:
+                probed = time.monotonic()
+                heard = (heard or probed) if self._serves() and not self.context.directory.names("workers") else None
+                if heard is not None and probed - heard >= SILENT:
+                    return "silent"
             if time.monotonic() - told >= 10.0:
                 told = time.monotonic()
                 what = "starting upstream" if expected is None else f"{ready} of {expected} workers ready"
                 self.say(f"{what} ({told - began:.0f} s)")
             time.sleep(TICK)
+
+    def _serves(self) -> bool:
+        """Does upstream listen? Its port was free before it was started."""
+        host, port = address(self.arguments)
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return True
+        except OSError:
+            return False
 
     def _count(self) -> tuple[int | None, int]:
         directory = self.context.directory

@@ -49,6 +49,7 @@ class Witness:
 
     def __init__(self, context: Context, rank: dict[str, int | None]) -> None:
         self.context = context
+        self._lock = threading.Lock()  # what is answered and what is stored are of one moment
         me = myself()
         self.record: dict[str, Any] = {
             "schema": attestation.SCHEMA,
@@ -68,20 +69,24 @@ class Witness:
 
     def entered(self, found: dict[str, str | None], repaired: list[str]) -> None:
         """First line: what was found before anything was touched, and what was repaired then."""
-        self.record["entered"] = {"time": time.time(), "values": found, "repaired": repaired}
-        self.store()
+        self.store("entered", {"time": time.time(), "values": found, "repaired": repaired})
 
     def ready(self, values: dict[str, str | None], agreement: dict[str, Any], shape: dict[str, Any] | None) -> None:
         """The scheduler is built: what is there now, who agreed, what the model communicates."""
-        self.record["ready"] = {"time": time.time(), "values": values, "agreement": agreement, "shape": shape}
-        self.store()
+        self.store("ready", {"time": time.time(), "values": values, "agreement": agreement, "shape": shape})
 
-    def store(self) -> None:
-        self.context.directory.write(attestation.record_name(os.getpid()), self.record)
+    def store(self, part: str, value: dict[str, Any]) -> None:
+        """Add to the record, in memory and on disk."""
+        with self._lock:
+            self.record[part] = value
+            self.context.directory.write(attestation.record_name(os.getpid()), self.record)
 
     def answer(self) -> bytes:
-        """A reading taken now, on request."""
-        return json.dumps({"time": time.time(), "pid": os.getpid(), "values": read_now(self.context)}).encode()
+        """A reading taken now, on request, and which record this worker stored."""
+        with self._lock:
+            stored = attestation.digest(self.record)
+        now = {"time": time.time(), "pid": os.getpid(), "values": read_now(self.context), "record": stored}
+        return json.dumps(now).encode()
 
     def serve(self) -> None:
         """Answer re-read requests from a daemon thread; it sleeps in accept() and costs nothing until asked."""
@@ -97,10 +102,10 @@ class Witness:
 
     def _loop(self, listener: socket.socket) -> None:
         while True:
-            connection, _ = listener.accept()
             try:
+                connection, _ = listener.accept()
                 with connection:
                     connection.settimeout(2.0)
                     connection.sendall(self.answer())
             except OSError:
-                continue  # whoever asked went away; the next one is answered
+                time.sleep(0.05)  # whoever asked went away, or no descriptor is left: the next one is answered

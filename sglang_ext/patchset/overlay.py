@@ -100,9 +100,11 @@ def _no_release(root: str, lock: Lock, found: Mapping[str, str]) -> OverlayError
                 f"{os.path.join(root, target)} is not sglang {version} as released: sha256 {found[target][:12]}, expected "
                 f"{entry.pristine[:12]}; run: pip install --force-reinstall --no-deps sglang=={version}",
             )
+    patched = [target for target, entry in lock.get(version).files.items() if found[target] == entry.patched]
     return OverlayError(
         "upstream_half_patched",
-        f"the files of sglang {version} in {root} are patched in part only; "
+        f"the files of sglang {version} in {root} are patched in part only: expected all as released or all patched, found "
+        f"{', '.join(patched)} patched and the others not; "
         f"run: pip install --force-reinstall --no-deps sglang=={version}",
     )
 
@@ -147,7 +149,12 @@ def _check(folder: str, patched: Mapping[str, str]) -> None:
             "overlay_unwritable", f"overlay {folder} cannot be read ({error.strerror}); set SGLANG_EXT_CACHE_DIR"
         ) from None
     owners = (0, os.geteuid())  # root's may be baked into an image
-    if not stat_bits.S_ISDIR(info.st_mode) or info.st_uid not in owners or info.st_mode & 0o022:
+    if not stat_bits.S_ISDIR(info.st_mode):
+        raise OverlayError(
+            "overlay_untrusted",
+            f"overlay {folder} is a link or file, expected a folder of our own; remove it or set SGLANG_EXT_CACHE_DIR",
+        )
+    if info.st_uid not in owners or info.st_mode & 0o022:
         raise OverlayError(
             "overlay_untrusted",
             f"overlay {folder} belongs to uid {info.st_uid} with mode {stat_bits.S_IMODE(info.st_mode):04o}, expected "
@@ -197,6 +204,10 @@ def _build(folder: str, root: str, patches: str, patched: Mapping[str, str]) -> 
                 os.fsync(file.fileno())
         _check(scratch, patched)
         _compile(scratch, patched, folder)
+        for where, _folders, files in os.walk(scratch):  # whatever the umask: nobody else may write here
+            os.chmod(where, 0o700)
+            for name in files:
+                os.chmod(os.path.join(where, name), 0o600)
         os.rename(scratch, folder)
     except BaseException as error:
         _remove(scratch)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_ext.run.directory import RunDirectory
 
+if TYPE_CHECKING:
+    import socket  # at run time only where it is used: it costs the verifier 4 ms, and stock servers are never asked
+
 SCHEMA = "sglang-ext/attestation/1"
 LARGEST_ANSWER = 1 << 20  # bytes
+IN_ITS_PLACE = "listens in its place"  # why an answer is none: somebody else gave it
 
 
 def record_name(pid: int) -> str:
@@ -37,11 +40,20 @@ def short_path(directory: RunDirectory, name: str) -> tuple[int, str]:
     return handle, f"/proc/self/fd/{handle}/{base}"
 
 
+def digest(record: dict[str, Any]) -> str:
+    """The sha256 of a record: the worker names it in every answer, so that an edited file does not speak for it."""
+    import hashlib
+
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
 def peer_pid(connection: socket.socket) -> int:
     """The process at the other end of a unix socket, as the kernel knows it, in our pid namespace."""
+    from socket import SO_PEERCRED, SOL_SOCKET
+
     size = struct.calcsize("3i")
     pid: int
-    pid, _uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    pid, _uid, _gid = struct.unpack("3i", connection.getsockopt(SOL_SOCKET, SO_PEERCRED, size))
     return pid
 
 
@@ -68,6 +80,8 @@ def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[s
 
     Returns ``(answer, "")``, or ``(None, why)`` when nobody answered within ``timeout`` seconds or somebody else did.
     """
+    import socket
+
     try:
         handle, path = short_path(directory, socket_name(pid))
     except OSError as error:
@@ -77,7 +91,7 @@ def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[s
             connection.settimeout(timeout)
             connection.connect(path)
             if peer_pid(connection) != pid:
-                return None, f"process {peer_pid(connection)} listens in its place"
+                return None, f"process {peer_pid(connection)} {IN_ITS_PLACE}"
             chunks = bytearray()
             deadline = time.monotonic() + timeout
             while chunk := connection.recv(65536):

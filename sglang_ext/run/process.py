@@ -48,6 +48,15 @@ def stat(pid: int) -> Stat | None:
         return None
 
 
+def effective_uid(pid: int) -> int | None:
+    """The user ``pid`` acts as (proc(5), status), or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next(int(line.split()[2]) for line in file if line.startswith("Uid:"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
 def myself() -> Identity:
     """This process's own identity."""
     now = stat(os.getpid())

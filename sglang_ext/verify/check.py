@@ -9,8 +9,10 @@ from typing import Any
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.reasons import TABLE, severity
+from sglang_ext.run.attestation import record_name
 from sglang_ext.run.directory import RUN_DIR, RunDirectory, RunError
-from sglang_ext.run.process import stat
+from sglang_ext.run.directory import SCHEMA as RUN_SCHEMA
+from sglang_ext.run.process import effective_uid, stat
 from sglang_ext.verify import expected as sizes
 from sglang_ext.verify.discover import Process, Rank, Server
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
@@ -32,17 +34,45 @@ class NoContractError(Exception):
 
 
 def run_of(server: Server) -> RunDirectory | None:
-    """The run directory this server's processes carry, if it may be believed. Schedulers first: a run marks them all."""
+    """The run directory this server's processes carry, if it may be believed."""
+    return find_run(server)[0]
+
+
+def find_run(server: Server) -> tuple[RunDirectory | None, str]:
+    """The run directory this server's processes carry, or None and, where there is something to say, why not.
+
+    Schedulers first: a run marks them all, and keeps their exec blocks readable. Memory costs more to read, and is only
+    looked into where no block tells: one worker and the main process.
+    """
     order = sorted(server.processes, key=lambda p: p.role != "scheduler")
     pids = [p.stat.pid for p in order[:4]] + ([server.main.pid] if server.main else [])
-    for pid in pids:
-        for block in (read_exec(pid), read_now(pid)):
+    blocks = []
+    for read, where in ((read_exec, pids), (read_now, [*pids[:1], *pids[-1:]])):
+        for pid in where:
+            block = read(pid)
+            blocks.append(block)
             if block.state == "ok" and RUN_DIR in block.values:
                 try:
-                    return RunDirectory.open(block.values[RUN_DIR])
-                except RunError:
-                    return None
-    return None
+                    return _own_run(block.values[RUN_DIR], pid, server), ""
+                except RunError as error:
+                    return None, str(error)
+    if blocks and all(block.state == "denied" for block in blocks):
+        return None, f"its processes cannot be looked into ({blocks[0].detail})"
+    return None, ""
+
+
+def _own_run(path: str, pid: int, server: Server) -> RunDirectory:
+    """The run directory in ``path`` that process ``pid`` carries. Raises RunError where it is not this server's own."""
+    directory = RunDirectory.open(path)
+    owner, user = os.lstat(path).st_uid, effective_uid(pid)
+    if owner not in (0, user):
+        raise RunError(f"run directory {path} belongs to uid {owner}, expected the server's own, {user}")
+    if (directory.read("run.json") or {}).get("schema") != RUN_SCHEMA:
+        raise RunError(f"run directory {path} has no run.json of ours")
+    main = (directory.read("server.json") or {}).get("main")
+    if main is not None and server.main is not None and main != server.main.identity._asdict():
+        raise RunError(f"run directory {path} is that of another server (expected pid {server.main.pid}, found {main})")
+    return directory
 
 
 def run_contract(directory: RunDirectory | None) -> Contract | None:
@@ -57,15 +87,22 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
     Raises NoContractError when nothing says what to look for, ContractError or RunError when the run's contract is
     damaged.
     """
-    directory = directory or run_of(server)
+    fault = ""
+    if directory is None:
+        directory, fault = find_run(server)
     contract = request.contract if request.contract is not None else run_contract(directory)
     if not contract:
-        raise NoContractError(
-            "no contract: the server's run has none or an empty one; name it with --profile, --set or --absent"
+        why = fault or (
+            "this server carries no run of ours"
+            if directory is None
+            else f"the run in {directory.path} has none or an empty one"
         )
+        raise NoContractError(f"{why}; name it with --profile, --set or --absent")
     run, facts = _run_files(directory)
     expected = sizes.from_record(facts) if facts else sizes.from_arguments(server.arguments)
     check = _Check(contract, request, directory, run, server, expected)
+    if fault and not fault.startswith("its processes"):
+        check.problem("run_not_believed", f"judged as a server that is not ours: {fault}")
     for process in server.processes:
         check.look_at(process)
     check.count()
@@ -76,7 +113,10 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
 def _run_files(directory: RunDirectory | None) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     if directory is None:
         return None, None
-    return directory.read("run.json"), directory.read("server.json")
+    run = directory.read("run.json")
+    if run is None or run.get("schema") != RUN_SCHEMA or not isinstance(run.get("id"), str):
+        raise RunError(f"{directory.path} has no run.json of ours; it is not believed, start the server again")
+    return run, directory.read("server.json")
 
 
 class _Check:
@@ -192,9 +232,21 @@ class _Check:
         if seen.record_fault:
             self.problem("attestation_bad", f"{label} (pid {pid}): {seen.record_fault}", pid)
             return [UNKNOWN]
+        stated = (seen.record or {}).get("contract", self.contract.digest)
+        if self.request.contract is None and stated != self.contract.digest:
+            self.problem(
+                "contract_edited",
+                f"{label} (pid {pid}): expected the contract it was started with, digest {str(stated)[:12]}, found "
+                f"{self.contract.digest[:12]} in contract.json",
+                pid,
+            )
+            return [FAIL]
         if self.run is not None and seen.record is None:
             self.problem(
-                "hook_inactive", f"{label} (pid {pid}) belongs to run {self.run['id']} and attests nothing", pid
+                "hook_inactive",
+                f"{label} (pid {pid}) belongs to run {self.run['id']} and attests nothing: expected "
+                f"{record_name(pid)}, found none",
+                pid,
             )
             return [FAIL]
         if self.run is not None and _hook_of(seen.record)["mode"] == "none":
@@ -216,7 +268,9 @@ class _Check:
             )
         elif len(schedulers) != expected.here:
             code = "missing_ranks" if len(schedulers) < expected.here else "extra_ranks"
-            self.problem(code, f"found {len(schedulers)} of {expected.here} schedulers ({found})")
+            absent = [label for label in _labels(expected) if label not in {w["label"] for w in schedulers}]
+            missing = f"; {', '.join(absent)} missing" if absent and code == "missing_ranks" else ""
+            self.problem(code, f"found {len(schedulers)} of {expected.here} schedulers ({found}){missing}")
         elif len({w["label"] for w in schedulers}) != len(schedulers):
             self.problem("extra_ranks", f"two schedulers claim the same rank ({found})")
 
@@ -265,6 +319,14 @@ def _order(worker: dict[str, Any]) -> tuple[Any, ...]:
         *((rank[k] is None, rank[k] or 0) for k in ("dp", "pp", "tp")),
         worker["pid"],
     )
+
+
+def _labels(expected: sizes.Expected) -> list[str]:
+    """What the schedulers must be called, where that can be told: on one node, without data parallelism."""
+    if expected.nnodes != 1 or expected.dp != 1 or expected.here is None:
+        return []
+    stages = range(expected.pp) if expected.pp > 1 else (None,)
+    return [Rank(pp=pp, tp=tp).label for pp in stages for tp in range(expected.tp)]
 
 
 def _attested_rank(record: dict[str, Any], titled: Rank, expected: sizes.Expected) -> Rank:

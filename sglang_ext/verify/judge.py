@@ -39,7 +39,8 @@ def judge(name: str, want: str | None, readings: Mapping[str, Reading], history:
     live, attested = readings.get("live", NOT_HEARD), readings.get("attested", NOT_HEARD)
     now = [reading for reading in (live, attested) if reading.says]
     if not now:
-        return Judgement(UNKNOWN, "not_seen", live.detail or attested.detail)
+        why = (live.detail or attested.detail).rstrip(".")
+        return Judgement(UNKNOWN, "not_seen", f"nothing could be read now ({why})" if why else "nothing could be read now")
     wrong = next((reading for reading in now if reading.value != want), None)
     if wrong is not None:
         return _wrong(name, want, wrong, readings, history)

@@ -126,22 +126,39 @@ def read_record(directory: RunDirectory | None, pid: int, start_time: int) -> tu
 
 def read_attested(directory: RunDirectory | None, pid: int, record: dict[str, Any] | None) -> Block:
     """Ask the worker to read its own environment again."""
+    return hear(directory, pid, record)[0]
+
+
+def hear(
+    directory: RunDirectory | None, pid: int, record: dict[str, Any] | None
+) -> tuple[Block, dict[str, Any] | None]:
+    """As `read_attested`, and the worker's whole answer."""
     if directory is None or record is None:
-        return Block("unavailable", {}, "the worker attests nothing: it is not of a run of ours")
+        return Block("unavailable", {}, "the worker attests nothing: it is not of a run of ours"), None
     answer, why = attestation.ask(directory, pid)
     if answer is None:
-        return Block("not_read", {}, why)
+        return Block("not_read", {}, why), None
     values = {str(name): str(value) for name, value in answer["values"].items() if value is not None}
-    return Block("ok", values, "the worker's own getenv, now", frozenset(answer["values"]))
+    return Block("ok", values, "the worker's own getenv, now", frozenset(answer["values"])), answer
+
+
+def is_told(record: dict[str, Any], answer: dict[str, Any] | None) -> bool:
+    """Is the stored record the one the worker says it stored? True as well where it says nothing of it."""
+    return answer is None or answer.get("record") in (None, attestation.digest(record))
 
 
 def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool = True) -> Witnessed:
     """Hear every witness of one worker; ``ask`` False leaves the worker itself alone (helpers do not answer)."""
     record, fault = read_record(directory, pid, start_time)
-    return Witnessed(
-        exec=read_exec(pid),
-        live=read_now(pid),
-        attested=read_attested(directory, pid, record) if ask else Block("unavailable", {}, "helpers attest nothing"),
-        record=record,
-        record_fault=fault,
-    )
+    attested, answer = Block("unavailable", {}, "helpers attest nothing"), None
+    started, live = read_exec(pid), read_now(pid)
+    if ask:
+        attested, answer = hear(directory, pid, record)
+    if record is not None and not is_told(record, answer):
+        record, fault = read_record(directory, pid, start_time)  # it may have attested again meanwhile
+        if record is not None and not is_told(record, answer):
+            record = None
+            fault = f"{attestation.record_name(pid)} is not the record this worker says it stored: somebody edited it"
+    if attestation.IN_ITS_PLACE in attested.detail:
+        record, fault = None, f"{attestation.socket_name(pid)}: {attested.detail}"
+    return Witnessed(exec=started, live=live, attested=attested, record=record, record_fault=fault)

@@ -41,7 +41,7 @@ def test_connections_were_overwritten(stock: StockFacts) -> None:
 
 def test_without_a_contract_nothing_is_claimed(stock: StockFacts) -> None:
     assert stock.asked_nothing.status == 2
-    assert "no contract" in stock.asked_nothing.err
+    assert "no_contract: " in stock.asked_nothing.err
     assert "--profile" in stock.asked_nothing.err
 
 

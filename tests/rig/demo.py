@@ -1,4 +1,5 @@
-"""The main job on a CPU, start to end: a tiny DeepSeek, TP=2, launched with a contract, verified, asked behind the gate, ended.
+"""The main job on a CPU, start to end: a tiny DeepSeek, TP=2, launched with a contract, asked behind the gate, measured,
+verified, ended.
 
 make demo
 """
@@ -18,7 +19,7 @@ from tools.tiny_models import make
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ("NCCL_PROTO=LL", "NCCL_ALGO=Ring", "NCCL_P2P_LEVEL=SYS", "CUDA_DEVICE_MAX_CONNECTIONS=32")
 CLI = str(Path(sys.executable).with_name("sglang-ext"))
-STEPS = 6
+STEPS = 7
 
 ASK = """
 import json, sys, urllib.request
@@ -65,15 +66,19 @@ def main() -> int:
             progress.step("sglang-ext gate -- (ask for 32 tokens)")
             gate = [CLI, "gate", "--", sys.executable, "-c", ASK, f"http://127.0.0.1:{server.port}/generate"]
             asked = subprocess.run(gate, stderr=subprocess.PIPE, text=True, check=False)
+            progress.step("sglang-ext bench run benchmarks/rig.toml")
+            bench = [CLI, "bench", "run", str(ROOT / "benchmarks" / "rig.toml")]
+            measured = subprocess.run(bench, capture_output=True, text=True, check=False)
             progress.step("sglang-ext verify-env")
             verified = subprocess.run([CLI, "verify-env"], capture_output=True, text=True, check=False)
             progress.step("ending the server")
             server.stop()
     print(f"      nothing of it is left; {time.monotonic() - began:.0f} s in all\n")
     print(verified.stdout or verified.stderr)
+    print(measured.stdout or measured.stderr)
     if asked.returncode:
         print(asked.stderr, file=sys.stderr)
-    return max(asked.returncode, verified.returncode)
+    return max(asked.returncode, verified.returncode, measured.returncode)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from sglang_ext.patchset.lock import Lock, LockedFile, Release, dump_lock
 from sglang_ext.patchset.series import patch_set_digest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Without what is installed beside the tests: an installed .pth of ours would arm the hook by itself.
+BARE: str = getattr(sys, "_base_executable", sys.executable)
 ONE, TWO = "sglang/srt/one.py", "sglang/srt/deep/two.py"
 PRISTINE = {
     ONE: textwrap.dedent(
@@ -93,7 +95,7 @@ class Site:
         arm = f"import site; site.addsitedir({str(self.path)!r})\n"
         return self.python([flags, "-c", arm + textwrap.dedent(code)], **more)
 
-    def python(self, words: list[str], executable: str = sys.executable, **more: str) -> subprocess.CompletedProcess:
+    def python(self, words: list[str], executable: str = BARE, **more: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [executable, *words],
             env=self.environment(**more),

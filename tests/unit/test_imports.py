@@ -20,12 +20,14 @@ ALLOWED: dict[str, set[str]] = {
     "contract": set(),
     "patchset": set(),
     "reasons": set(),
+    "helptext": set(),
     "bootstrap": {"patchset"},
     "verify": {"contract", "run", "reasons"},
-    "delivery": {"contract", "patchset", "run", "reasons", "bootstrap"},
+    "delivery": {"contract", "patchset", "run", "reasons", "bootstrap", "helptext"},
     "bench": {"verify", "delivery", "contract", "run", "reasons"},
     "launch": {"bench", "bootstrap", "contract", "delivery", "patchset", "reasons", "run", "verify"},
-    "cli": {"bench", "bootstrap", "contract", "delivery", "launch", "patchset", "reasons", "run", "verify"},
+    "cli": {"delivery", "helptext", "launch", "verbs"},
+    "verbs": {"bench", "bootstrap", "contract", "delivery", "patchset", "reasons", "run", "verify"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -108,9 +110,9 @@ def test_nothing_but_the_entry_points_imports_cli_or_launch() -> None:
         (room_of(found.file), found.module.split(".")[1])
         for file in sources()
         for found in imports_of(file)
-        if found.module.startswith(("sglang_ext.cli", "sglang_ext.launch"))
+        if found.module.startswith(("sglang_ext.cli", "sglang_ext.launch", "sglang_ext.verbs"))
     }
-    assert importers <= {("__main__", "cli"), ("cli", "launch")}
+    assert importers <= {("__main__", "cli"), ("cli", "launch"), ("cli", "verbs")}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_no_torch_and_no_sglang_come_along(tmp_path: Path, module: str) -> None:
 
 
 def test_the_command_line_is_parsed_without_its_verbs() -> None:
-    code = "from sglang_ext.cli import build_parser; build_parser().parse_args(['verify-env', '--pid', '1'])"
+    code = "from sglang_ext.cli import parser_of; parser_of('verify-env').parse_args(['--pid', '1'])"
     loaded = loaded_by(code)
     assert "sglang_ext.cli" in loaded
     assert {name for name in loaded if name.startswith(("sglang_ext.verify", "sglang_ext.bench", "hashlib"))} == set()

@@ -78,8 +78,8 @@ def test_an_entry_is_whole(code: str) -> None:
     for text in (reason.meaning, reason.fix):
         assert text[0].isupper() or text.startswith(("pip ", "`", "SGLANG_"))
         assert text.endswith(".") and "  " not in text and "\n" not in text
-    # 0 is PASS and 130 is an interrupt: a refusal is neither. UNKNOWN refuses with 3 only where nothing was seen.
-    assert reason.exit in (1, 2, 3)
+    # 0 is PASS and 130 is an interrupt: a refusal is neither. 4: verified before, but not after.
+    assert reason.exit in (1, 2, 3, 4)
 
 
 def tool() -> ModuleType:

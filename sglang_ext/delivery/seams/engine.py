@@ -15,6 +15,7 @@ from typing import Any
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Context, current_or_own
+from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import myself
 
 logger = logging.getLogger("sglang_ext")
@@ -27,7 +28,12 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(set_envs_and_config)
     def wrapper(server_args: Any, *args: Any, **kwargs: Any) -> Any:
-        context = current_or_own()
+        try:
+            context = current_or_own()
+        except RunError as error:
+            # Never under our launcher, which made the directory; and a server nobody demanded anything of must still start.
+            logger.warning("sglang-ext: workers are neither checked nor repaired: %s", error)
+            return set_envs_and_config(server_args, *args, **kwargs)
         settle_fights(context, server_args)
         while_resolving = context.contract.differences(os.environ)
         result = set_envs_and_config(server_args, *args, **kwargs)
@@ -47,7 +53,8 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
             "main": myself()._asdict(),
             "spawned_with": nccl_variables(),
         }
-        context.directory.write("server.json", record)
+        with context.must_record():
+            context.directory.write("server.json", record)
         return result
 
     return wrapper

@@ -75,15 +75,16 @@ def enter(server_args: Any, given: dict[str, Any]) -> Witness | None:
     if context is None:
         return None
     if orphaned():
-        raise SystemExit("sglang-ext: orphaned: the process that started this worker is gone; it ends here")
+        raise SystemExit("sglang-ext: the process that started this worker is gone; it ends here")
     rank = {"node": getattr(server_args, "node_rank", 0)}
     rank |= {short: given.get(f"{short}_rank") for short in ("dp", "pp", "tp")}
     witness = Witness(context, rank)
     found = read_now(context)
     repaired = repair_contract(context, found)
     context.mark(os.environ)
-    witness.entered(found, repaired)
-    witness.serve()
+    with context.must_record():
+        witness.entered(found, repaired)
+        witness.serve()
     _witness = witness
     return witness
 
@@ -135,7 +136,8 @@ def confirm(witness: Witness) -> None:
     values = read_now(context)
     changed = {n: t.want for n, t in context.contract.terms.items() if values.get(n) != t.want}
     outcome = compare_ranks(context, values)
-    witness.ready(values, outcome, deepseek_v2.SHAPE)
+    with context.must_record():
+        witness.ready(values, outcome, deepseek_v2.SHAPE)
     if context.strict and changed:
         name, want = next(iter(changed.items()))
         raise context.refuse(
@@ -160,7 +162,7 @@ def compare_ranks(context: Context, values: dict[str, str | None]) -> dict[str, 
         "patchset": bootstrap.STATUS.digest,
         "nccl": {name: value for name, value in values.items() if is_nccl(name) and value is not None},
     }
-    code, message = agreement.agree(_get_default_store(), rank, world, statement, agreement.TIMEOUT)
+    code, message = agreement.agree(_get_default_store(), rank, world, statement, agreement.timeout())
     return {"code": code, "message": message, "world": world, "rank": rank}
 
 

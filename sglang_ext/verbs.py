@@ -1,0 +1,179 @@
+"""What the verbs do: find the server, judge it, print or write the report, and turn every input error into one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+USAGE = 2
+
+
+def complain(text: str) -> None:
+    print(f"sglang-ext: {text}", file=sys.stderr)
+
+
+def contract_of(options: argparse.Namespace) -> Any:
+    """The contract the command line names, or None for the run's own. Raises ContractError."""
+    if not (options.profile or options.sets or options.absents):
+        return None
+    from sglang_ext.contract.decide import decide
+    from sglang_ext.contract.profile import load_profile
+
+    # An empty shell: verify-env never takes its own environment for the contract.
+    return decide(load_profile(options.profile) if options.profile else None, options.sets, options.absents, {})
+
+
+def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
+    """One verification by the selectors. Raises what `verify` and the selectors raise, but no NoServerError."""
+    from sglang_ext.verify import select
+    from sglang_ext.verify.check import Request, run_of, unseen, verify
+    from sglang_ext.verify.expected import from_arguments, from_record
+
+    everything = options.all_processes
+    directory = None
+
+    def find() -> Any:
+        nonlocal directory, everything
+        if options.run:
+            server, directory = select.by_run(options.run)
+            return server
+        if options.port is not None:
+            return select.by_port(options.port)
+        if options.pid is not None:
+            server, is_server = select.by_pid(options.pid)
+            everything = everything or not is_server
+            return server
+        return select.only()
+
+    def complete(server: Any) -> bool:
+        run = directory or run_of(server)
+        facts = run.read("server.json") if run else None
+        expected = from_record(facts) if facts else from_arguments(server.arguments)
+        return expected.here is not None and sum(p.role == "scheduler" for p in server.processes) >= expected.here
+
+    try:
+        server = select.wait_for(find, complete, options.wait) if options.wait else find()
+    except select.NoServerError as error:
+        return unseen("no_server", str(error))
+    return verify(server, Request(contract, require=options.require, all_processes=everything), directory)
+
+
+def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
+    """Every server on this host: their reports, and the worst verdict."""
+    from sglang_ext.verify.check import Request, unseen, verify
+    from sglang_ext.verify.discover import find_servers
+    from sglang_ext.verify.judge import worst
+
+    request = Request(contract, require=options.require, all_processes=options.all_processes)
+    servers = [verify(server, request) for server in find_servers()]
+    servers = servers or [unseen("no_server", "no SGLang server is running on this host")]
+    verdict = worst([report["verdict"] for report in servers])
+    return {"schema": "sglang-ext/verify-all/1", "verdict": verdict, "servers": servers}
+
+
+def checked(options: argparse.Namespace, act: Any) -> int:
+    """Run ``act(contract)``; input errors become one sentence and exit 2."""
+    from sglang_ext.contract.model import ContractError
+    from sglang_ext.run.directory import RunError
+    from sglang_ext.verify.check import NoContractError
+    from sglang_ext.verify.select import SeveralServersError
+
+    try:
+        return int(act(contract_of(options)))
+    except ContractError as error:
+        complain(f"contract_invalid: {error}")
+    except NoContractError as error:
+        complain(f"no_contract: {error}")
+    except SeveralServersError as error:
+        complain(f"several_servers: {error}")
+    except RunError as error:
+        complain(f"run_dir_unusable: {error}")
+    except OSError as error:
+        complain(str(error))
+    return USAGE
+
+
+def verify_env(options: argparse.Namespace) -> int:
+    from sglang_ext.verify.check import exit_code
+
+    def act(contract: Any) -> int:
+        report = check_all(options, contract) if options.all else check(options, contract)
+        write_json(report, options.json)
+        if options.json != "-":
+            from sglang_ext.verify.report import render
+
+            for one in report.get("servers", [report]):
+                print(render(one, colour=sys.stdout.isatty()))
+        return exit_code(report["verdict"])
+
+    return checked(options, act)
+
+
+def run_gate(options: argparse.Namespace) -> int:
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        complain("gate needs a command; write: sglang-ext gate [options] -- COMMAND...")
+        return USAGE
+
+    def act(contract: Any) -> int:
+        from sglang_ext.bench.gate import LOST, gate
+        from sglang_ext.verify.check import exit_code
+        from sglang_ext.verify.report import render
+
+        def look() -> dict[str, Any]:
+            report = check(options, contract)
+            print(render(report, colour=sys.stderr.isatty()), file=sys.stderr)
+            return report
+
+        if options.json is not None:
+            open(options.json, "a", encoding="utf-8").close()  # an unwritable place is better known before than after
+        status, report = gate(look, exit_code, command)
+        write_json(report, options.json)
+        if not report["command"]["ran"]:
+            complain(f"not run: the verdict is {report['before']['verdict']}")
+        elif status == LOST:
+            complain("verified before, but not after: what the command measured does not count")
+        if report["command"].get("told_to_end"):
+            import signal
+
+            from sglang_ext.delivery.supervisor import die_as
+
+            return die_as([signal.SIGTERM])
+        return status
+
+    return checked(options, act)
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from sglang_ext.bench import verb
+
+    def look(main: int | None, contract: Any) -> dict[str, Any]:
+        if main is None or options.run:  # a run directory names its server by itself
+            return check(options, contract)
+        return check(argparse.Namespace(**{**vars(options), "port": None, "pid": main}), contract)
+
+    try:
+        return checked(
+            options, lambda contract: verb.run(options.suite, options.json, lambda main: look(main, contract))
+        )
+    except verb.InputError as error:
+        complain(str(error))
+        return USAGE
+    except KeyboardInterrupt:
+        complain("interrupted: no number, no receipt")
+        return 130
+
+
+def write_json(report: dict[str, Any], where: str | None) -> None:
+    """To stdout for "-", to a file otherwise."""
+    if where is None:
+        return
+    import json
+
+    text = json.dumps(report, indent=1, sort_keys=True) + "\n"
+    if where == "-":
+        sys.stdout.write(text)
+        return
+    with open(where, "w", encoding="utf-8") as file:
+        file.write(text)
