@@ -59,6 +59,13 @@ def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     return verify(server, Request(contract, require=options.require, all_processes=everything), directory)
 
 
+def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -> dict[str, Any]:
+    """A second look at the same server, by its main process: another one may have been started meanwhile."""
+    if main is None or options.run:  # a run directory names its server by itself
+        return check(options, contract)
+    return check(argparse.Namespace(**{**vars(options), "port": None, "pid": main}), contract)
+
+
 def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """Every server on this host: their reports, and the worst verdict."""
     from sglang_ext.verify.check import Request, unseen, verify
@@ -121,8 +128,12 @@ def run_gate(options: argparse.Namespace) -> int:
         from sglang_ext.verify.check import exit_code
         from sglang_ext.verify.report import render
 
+        main: int | None = None
+
         def look() -> dict[str, Any]:
-            report = check(options, contract)
+            nonlocal main
+            report = check_pinned(options, contract, main)
+            main = report["main"]
             print(render(report, colour=sys.stderr.isatty()), file=sys.stderr)
             return report
 
@@ -148,15 +159,11 @@ def run_gate(options: argparse.Namespace) -> int:
 def run_bench(options: argparse.Namespace) -> int:
     from sglang_ext.bench import verb
 
-    def look(main: int | None, contract: Any) -> dict[str, Any]:
-        if main is None or options.run:  # a run directory names its server by itself
-            return check(options, contract)
-        return check(argparse.Namespace(**{**vars(options), "port": None, "pid": main}), contract)
+    def act(contract: Any) -> int:
+        return verb.run(options.suite, options.json, lambda main: check_pinned(options, contract, main))
 
     try:
-        return checked(
-            options, lambda contract: verb.run(options.suite, options.json, lambda main: look(main, contract))
-        )
+        return checked(options, act)
     except verb.InputError as error:
         complain(str(error))
         return USAGE

@@ -45,8 +45,9 @@ def members(main: Identity, run_id: str, spare: frozenset[int]) -> list[Stat]:
     """The living processes of a launch: its main's session, and whoever left the session but carries its run id."""
     stats = all_stats()
     leader = stats.get(main.pid)
-    # A leader of another age: everybody of the old session is gone and a stranger got its number.
-    session = main.pid if leader is None or leader.start_time == main.start_time else None
+    # A leader of another age: everybody of the old session is gone and a stranger got its number. Session 0 is nobody's we
+    # could name: the kernel's, or that of processes from another pid namespace.
+    session = main.pid if main.pid and (leader is None or leader.start_time == main.start_time) else None
     return [
         entry
         for entry in stats.values()

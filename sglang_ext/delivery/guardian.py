@@ -1,18 +1,22 @@
 """The guardian: a small process that ends the launch when the supervisor dies without saying goodbye (SIGKILL, OOM).
 
 It is forked before anything is started and sleeps on a pipe. The kernel closes the pipe when the supervisor ends, however
-it ends; "done" on it before that means there is nothing left to do.
+it ends; "done" on it before that means there is nothing left to do. The run's id is on it before anything is started: the
+supervisor may die before it can tell what that was.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
-from sglang_ext.delivery.ending import end
+from sglang_ext.delivery.ending import end, members
 from sglang_ext.run.process import Identity
 
 GRACE = 3.0  # seconds for upstream to end in order once nobody supervises it
+STARTING = 2.0  # seconds from fork to exec, at most
+NOBODY = Identity(0, 0)
 
 
 class Guardian:
@@ -25,6 +29,10 @@ class Guardian:
             os.close(self._writer)
             _live(reader)
         os.close(reader)
+
+    def expect(self, run_id: str) -> None:
+        """Tell it that something of this run is about to be started: its pid may come too late."""
+        os.write(self._writer, f"{run_id}\n".encode())
 
     def watch(self, main: Identity, run_id: str) -> None:
         """Tell it what to end."""
@@ -40,6 +48,13 @@ class Guardian:
         os.waitpid(self.pid, 0)
 
 
+def _await_carrier(run_id: str) -> None:
+    """The supervisor died while it started upstream: until exec nothing shows that a process is of the run."""
+    deadline = time.monotonic() + STARTING
+    while not members(NOBODY, run_id, frozenset()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def _live(reader: int) -> None:
     """The guardian's whole life; never returns."""
     status = 1
@@ -53,9 +68,12 @@ def _live(reader: int) -> None:
         for handle in (0, 1, 2):  # holding the supervisor's pipes open would keep `launch | tee` from ending
             os.dup2(null, handle)
         with open(reader, encoding="ascii") as pipe:
-            words = pipe.read().split()
-        if words and words[-1] != "done":
-            end(Identity(int(words[0]), int(words[1])), words[2], grace=GRACE)
+            lines = pipe.read().splitlines()
+        if lines and lines[-1] != "done":
+            *main, run_id = lines[-1].split()
+            if not main:
+                _await_carrier(run_id)
+            end(Identity(int(main[0]), int(main[1])) if main else NOBODY, run_id, grace=GRACE)
         status = 0
     finally:
         os._exit(status)

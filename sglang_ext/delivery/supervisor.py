@@ -59,6 +59,7 @@ class Supervisor:
         self.context.contract.apply_to(environment)
         self.context.mark(environment)
         command = [sys.executable, *interpreter_flags(), "-m", "sglang.launch_server", *self.arguments]
+        self.guardian.expect(self.context.id)
         self.child = subprocess.Popen(command, env=environment, start_new_session=True)
         started = stat(self.child.pid)
         self.main = Identity(self.child.pid, started.start_time if started else 0)

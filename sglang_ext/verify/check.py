@@ -71,7 +71,8 @@ def _own_run(path: str, pid: int, server: Server) -> RunDirectory:
         raise RunError(f"run directory {path} has no run.json of ours")
     main = (directory.read("server.json") or {}).get("main")
     if main is not None and server.main is not None and main != server.main.identity._asdict():
-        raise RunError(f"run directory {path} is that of another server (expected pid {server.main.pid}, found {main})")
+        found = f"pid {main['pid']}" if isinstance(main, dict) and "pid" in main else "none that can be read"
+        raise RunError(f"run directory {path} is that of another server: expected pid {server.main.pid}, found {found}")
     return directory
 
 
@@ -252,6 +253,11 @@ class _Check:
         if self.run is not None and _hook_of(seen.record)["mode"] == "none":
             self.problem("hook_inactive", f"{label} (pid {pid}) says it runs stock files", pid)
             return [FAIL]
+        # Where the run only warns, ranks that did not agree serve all the same; on other nodes only they saw it.
+        agreement = _part(_part(seen.record, "ready"), "agreement")
+        if agreement.get("code") in TABLE:
+            self.problem(agreement["code"], f"{label} (pid {pid}) when it was built: {agreement.get('message')}", pid)
+            return [FAIL]
         return []
 
     def count(self) -> None:
@@ -335,6 +341,12 @@ def _attested_rank(record: dict[str, Any], titled: Rank, expected: sizes.Expecte
     known = {k: v for k, v in titled._asdict().items() if v is not None}
     alone = {k for k in ("dp", "pp") if getattr(expected, k) == 1}
     return Rank(**{k: v for k, v in (said | known).items() if k not in alone})
+
+
+def _part(record: dict[str, Any] | None, key: str) -> dict[str, Any]:
+    """An object inside a record that a worker wrote; empty where there is none."""
+    value = (record or {}).get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _hook_of(record: dict[str, Any] | None) -> dict[str, Any]:

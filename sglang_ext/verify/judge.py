@@ -40,7 +40,9 @@ def judge(name: str, want: str | None, readings: Mapping[str, Reading], history:
     now = [reading for reading in (live, attested) if reading.says]
     if not now:
         why = (live.detail or attested.detail).rstrip(".")
-        return Judgement(UNKNOWN, "not_seen", f"nothing could be read now ({why})" if why else "nothing could be read now")
+        return Judgement(
+            UNKNOWN, "not_seen", f"nothing could be read now ({why})" if why else "nothing could be read now"
+        )
     wrong = next((reading for reading in now if reading.value != want), None)
     if wrong is not None:
         return _wrong(name, want, wrong, readings, history)

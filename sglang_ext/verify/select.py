@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.run.process import Identity, all_stats, command_line
+from sglang_ext.verify.check import run_of
 from sglang_ext.verify.discover import Server, children, descendants, describe, find_servers, server_of
 from sglang_ext.verify.listeners import listeners
 
@@ -39,7 +40,7 @@ def by_run(path: str) -> tuple[Server, RunDirectory]:
 def by_pid(pid: int) -> tuple[Server, bool]:
     """``(server, True)``: the SGLang server ``pid`` belongs to; else ``(pid and its descendants, False)``."""
     for server in find_servers():
-        if pid in server.pids:
+        if pid in server.pids or _launched_by(server, pid):
             return server, True
     stats = all_stats()
     if pid not in stats or not stats[pid].alive:
@@ -47,6 +48,18 @@ def by_pid(pid: int) -> tuple[Server, bool]:
     below = children(stats)
     family = [stats[pid], *descendants(pid, below)]
     return Server(stats[pid], tuple(command_line(pid)), tuple(describe(s, command_line(s.pid)) for s in family)), False
+
+
+def _launched_by(server: Server, pid: int) -> bool:
+    """Is ``pid`` the launcher in front of this server? A shell that started one is not."""
+    if server.main is None or server.main.ppid != pid:
+        return False
+    directory = run_of(server)
+    try:
+        owner = ((directory.read("run.json") if directory else None) or {}).get("owner")
+    except RunError:
+        return False
+    return isinstance(owner, dict) and owner.get("pid") == pid
 
 
 def by_port(port: int) -> Server:

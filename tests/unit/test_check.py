@@ -513,6 +513,19 @@ def test_a_worker_on_stock_files_is_never_a_pass(tmp_path: Path) -> None:
     assert "says it runs stock files" in found["problems"][0]["message"]
 
 
+def test_ranks_that_did_not_agree_when_built_are_never_a_pass(tmp_path: Path) -> None:
+    """Where the run only warns they serve all the same, and the other rank may be on another node."""
+    context = new_context(tmp_path)
+    disagreed = WORKER + (
+        "witness.ready(read_now(context), {'code': 'ranks_differ', 'message': 'NCCL_ALGO is Ring on rank 0 but Tree on '\n"
+        "              'rank 1', 'world': 2, 'rank': 0}, None)\n"
+    )
+    with run_of_ours(context, "overlay", start=GOOD, code=disagreed):
+        found = verify_run(context)
+    assert found["verdict"] == "FAIL" and codes(found) == ["ranks_differ"]
+    assert "NCCL_ALGO is Ring on rank 0 but Tree on rank 1" in found["problems"][0]["message"]
+
+
 def test_a_worker_that_attests_nothing_is_never_a_pass(tmp_path: Path) -> None:
     context = new_context(tmp_path)
     marked = dict(GOOD)

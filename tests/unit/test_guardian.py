@@ -25,7 +25,10 @@ from sglang_ext.delivery.guardian import Guardian
 from sglang_ext.run.process import Identity, stat
 guardian = Guardian()
 quiet = subprocess.DEVNULL
-main = subprocess.Popen(["sleep", "60"], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
+if "expect" in sys.argv:
+    guardian.expect("run-of-the-guardian-test")
+marked = os.environ | {"SGLANG_EXT_RUN_ID": "run-of-the-guardian-test"}
+main = subprocess.Popen(["sleep", "60"], env=marked, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
 if "watch" in sys.argv:
     guardian.watch(Identity(main.pid, stat(main.pid).start_time), "run-of-the-guardian-test")
 print(guardian.pid, main.pid, flush=True)
@@ -100,6 +103,13 @@ def test_a_guardian_that_was_told_nothing_ends_nothing() -> None:
         own.process.kill()
         assert until(lambda: not is_alive(own.guardian))
         assert is_alive(own.main)
+
+
+def test_a_supervisor_killed_before_it_could_tell_the_pid_takes_its_launch_along() -> None:
+    with supervised("expect") as own:
+        own.process.kill()
+        assert until(lambda: not is_alive(own.main))
+        assert until(lambda: not is_alive(own.guardian))
 
 
 def test_the_terminal_s_signals_do_not_end_it() -> None:
