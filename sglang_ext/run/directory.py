@@ -144,7 +144,7 @@ class RunDirectory:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise RunError(f"{target} holds no whole JSON object; it is not believed")
+            raise RunError(f"{target} holds no whole JSON object; it is not believed, start the server again")
         return value
 
     def names(self, folder: str) -> list[str]:

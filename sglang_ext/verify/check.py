@@ -55,7 +55,7 @@ def find_run(server: Server) -> tuple[RunDirectory | None, str]:
                 try:
                     return _own_run(block.values[RUN_DIR], pid, server), ""
                 except RunError as error:
-                    return None, str(error)
+                    return None, str(error).removesuffix("; name one that exists")
     if blocks and all(block.state == "denied" for block in blocks):
         return None, f"its processes cannot be looked into ({blocks[0].detail})"
     return None, ""
@@ -96,9 +96,9 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
         why = fault or (
             "this server carries no run of ours"
             if directory is None
-            else f"the run in {directory.path} has none or an empty one"
+            else f"the run in {directory.path} states no contract, or an empty one"
         )
-        raise NoContractError(f"{why}; name it with --profile, --set or --absent")
+        raise NoContractError(f"{why}; name the contract with --profile, --set or --absent")
     run, facts = _run_files(directory)
     expected = sizes.from_record(facts) if facts else sizes.from_arguments(server.arguments)
     check = _Check(contract, request, directory, run, server, expected)
@@ -169,7 +169,7 @@ class _Check:
         label = rank.label or process.title.removeprefix("sglang::") or f"pid {pid}"
         after = stat(pid)
         if after is None or after.start_time != started or not after.alive:
-            self.problem("worker_gone", f"{label} (pid {pid}) ended while it was being read", pid, counts=counts)
+            self.problem("worker_gone", f"{_who(label, pid)} ended while it was being read", pid, counts=counts)
             seen = seen._replace(**{w: getattr(seen, w)._replace(state="gone", values={}) for w in WITNESSES})
         variables = {
             name: self._variable(name, term.want, seen, label, pid, counts)
@@ -220,7 +220,7 @@ class _Check:
             verdict, reason, message = FAIL, "different", f"{require} shows {shown(readings[require].value)}"
         if reason is not None:
             self.problem(
-                reason, f"{label} (pid {pid}) {name}: expected {shown(want)}, {message}", pid, name, counts=counts
+                reason, f"{_who(label, pid)} {name}: expected {shown(want)}, {message}", pid, name, counts=counts
             )
         return {
             "verdict": verdict,
@@ -231,13 +231,13 @@ class _Check:
     def _hook(self, seen: Witnessed, label: str, pid: int) -> list[str]:
         """What the hook's state in a scheduler adds to its verdict."""
         if seen.record_fault:
-            self.problem("attestation_bad", f"{label} (pid {pid}): {seen.record_fault}", pid)
+            self.problem("attestation_bad", f"{_who(label, pid)}: {seen.record_fault}", pid)
             return [UNKNOWN]
         stated = (seen.record or {}).get("contract", self.contract.digest)
         if self.request.contract is None and stated != self.contract.digest:
             self.problem(
                 "contract_edited",
-                f"{label} (pid {pid}): expected the contract it was started with, digest {str(stated)[:12]}, found "
+                f"{_who(label, pid)}: expected the contract it was started with, digest {str(stated)[:12]}, found "
                 f"{self.contract.digest[:12]} in contract.json",
                 pid,
             )
@@ -245,18 +245,18 @@ class _Check:
         if self.run is not None and seen.record is None:
             self.problem(
                 "hook_inactive",
-                f"{label} (pid {pid}) belongs to run {self.run['id']} and attests nothing: expected "
+                f"{_who(label, pid)} belongs to run {self.run['id']} and attests nothing: expected "
                 f"{record_name(pid)}, found none",
                 pid,
             )
             return [FAIL]
         if self.run is not None and _hook_of(seen.record)["mode"] == "none":
-            self.problem("hook_inactive", f"{label} (pid {pid}) says it runs stock files", pid)
+            self.problem("hook_inactive", f"{_who(label, pid)} says it runs stock files", pid)
             return [FAIL]
         # Where the run only warns, ranks that did not agree serve all the same; on other nodes only they saw it.
         agreement = _part(_part(seen.record, "ready"), "agreement")
         if agreement.get("code") in TABLE:
-            self.problem(agreement["code"], f"{label} (pid {pid}) when it was built: {agreement.get('message')}", pid)
+            self.problem(agreement["code"], f"{_who(label, pid)} when it was built: {agreement.get('message')}", pid)
             return [FAIL]
         return []
 
@@ -325,6 +325,11 @@ def _order(worker: dict[str, Any]) -> tuple[Any, ...]:
         *((rank[k] is None, rank[k] or 0) for k in ("dp", "pp", "tp")),
         worker["pid"],
     )
+
+
+def _who(label: str, pid: int) -> str:
+    """`TP1 (pid 4711)`; a process without a rank or title is called by its pid alone."""
+    return label if label == f"pid {pid}" else f"{label} (pid {pid})"
 
 
 def _labels(expected: sizes.Expected) -> list[str]:

@@ -32,7 +32,12 @@ def by_run(path: str) -> tuple[Server, RunDirectory]:
         raise RunError(f"{path}/server.json has another shape than ours; it is not believed") from None
     stats = all_stats()
     found = stats.get(main.pid)
-    if found is None or found.identity != main or not found.alive:
+    if found is not None and found.identity != main:
+        raise NoServerError(
+            f"the server of the run in {path} has ended: its pid {main.pid} is another process's now (expected start time "
+            f"{main.start_time}, found {found.start_time})"
+        )
+    if found is None or not found.alive:
         raise NoServerError(f"the server of the run in {path} (pid {main.pid}) has ended")
     return server_of(found, children(stats)), directory
 

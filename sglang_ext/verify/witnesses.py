@@ -120,7 +120,11 @@ def read_record(directory: RunDirectory | None, pid: int, start_time: int) -> tu
     if record is None:
         return None, ""
     if not attestation.is_record(record, pid, start_time):
-        return None, f"{attestation.record_name(pid)} is not of this process (another start time, or not our format)"
+        found = f"pid {record.get('pid')} start time {record.get('start_time')}"
+        return None, (
+            f"{attestation.record_name(pid)} is not of this process (another start time, or not our format): expected pid "
+            f"{pid} start time {start_time}, found {found}"
+        )
     return record, ""
 
 
@@ -157,8 +161,15 @@ def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool
     if record is not None and not is_told(record, answer):
         record, fault = read_record(directory, pid, start_time)  # it may have attested again meanwhile
         if record is not None and not is_told(record, answer):
+            found, told = attestation.digest(record), str((answer or {}).get("record"))
             record = None
-            fault = f"{attestation.record_name(pid)} is not the record this worker says it stored: somebody edited it"
+            fault = (
+                f"{attestation.record_name(pid)} is not what this worker says it stored: expected sha256 {told[:12]}, found "
+                f"{found[:12]}; somebody edited it"
+            )
     if attestation.IN_ITS_PLACE in attested.detail:
-        record, fault = None, f"{attestation.socket_name(pid)}: {attested.detail}"
+        record, fault = (
+            None,
+            f"{attestation.socket_name(pid)}: expected the worker itself, found that {attested.detail}",
+        )
     return Witnessed(exec=started, live=live, attested=attested, record=record, record_fault=fault)
