@@ -2,6 +2,6 @@
 
 import sys
 
-from sglang_ext.cli import main
+from sglang_ext.cli import entry
 
-sys.exit(main())
+sys.exit(entry())

@@ -100,6 +100,9 @@ def first_import() -> None:
 
 def _targets() -> frozenset[str]:
     """What is to be patched; nothing where that is switched off or cannot be, with the reason in `STATUS`."""
+    if os.environ.get(SWITCH, "") not in ("", "0", "require"):
+        # `required` meant to be strict and `off` meant to be off: neither is, and nobody would notice.
+        sys.stderr.write(f"sglang-ext: {SWITCH} is neither 0 nor require and counts as not set; correct it\n")
     if os.environ.get(SWITCH) == "0":
         STATUS.why = "SGLANG_EXT=0 switches it off"
         return frozenset()

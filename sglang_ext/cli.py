@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.helptext import Help
+from sglang_ext.console import Help, given, port, run, seconds
 
 USAGE = 2
 EXITS = (
@@ -32,6 +32,7 @@ def add_verify_env_options(parser: argparse.ArgumentParser) -> None:
     add_verify_options(parser).add_argument("--all", action="store_true", help="every SGLang server on this host")
     parser.add_argument(
         "--json",
+        type=given,
         metavar="FILE",
         nargs="?",
         const="-",
@@ -41,13 +42,17 @@ def add_verify_env_options(parser: argparse.ArgumentParser) -> None:
 
 def add_gate_options(parser: argparse.ArgumentParser) -> None:
     add_verify_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="write both reports and COMMAND's status as JSON to FILE")
+    parser.add_argument(
+        "--json", type=given, metavar="FILE", help="write both reports and COMMAND's status as JSON to FILE"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", metavar="SUITE.toml", help="what to ask: prompt, tokens, runs")
-    parser.add_argument("--json", metavar="FILE", help="keep the receipt in FILE; - prints it instead of the table")
+    parser.add_argument(
+        "--json", type=given, metavar="FILE", help="keep the receipt in FILE; - prints it instead of the table"
+    )
     add_verify_options(parser)
 
 
@@ -57,8 +62,8 @@ def add_verify_options(parser: argparse.ArgumentParser) -> Any:
 
     group = parser.add_argument_group("which server (default: the only one on this host)")
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--run", metavar="DIR", help="the server of this run directory")
-    which.add_argument("--port", type=int, metavar="P", help="the server that listens on this port")
+    which.add_argument("--run", type=given, metavar="DIR", help="the server of this run directory")
+    which.add_argument("--port", type=port, metavar="P", help="the server that listens on this port")
     which.add_argument(
         "--pid",
         type=int,
@@ -72,7 +77,7 @@ def add_verify_options(parser: argparse.ArgumentParser) -> Any:
     )
     group.add_argument("--all-processes", action="store_true", help="let helpers (detokenizer, ...) decide too")
     group.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the expected ranks are there"
+        "--wait", type=seconds, default=0.0, metavar="SECONDS", help="wait until the expected ranks are there"
     )
     return which
 
@@ -177,5 +182,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return USAGE
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def entry() -> int:
+    """The console script."""
+    return run(main)

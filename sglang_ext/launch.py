@@ -36,10 +36,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
         say(str(error))
         return USAGE
     parser = launcher_parser(prog)
-    if not theirs or theirs[0] in ("-h", "--help"):
+    if theirs and theirs[0] in ("-h", "--help"):
         parser.print_help()
-        return 0 if theirs else USAGE
+        return 0
     options = parser.parse_args(ours)
+    if not theirs:
+        say("expected options for sglang.launch_server, --model-path at least, found none; see --help")
+        return USAGE
     try:
         contract = decide(
             load_profile(options.profile) if options.profile else None, options.sets, options.absents, os.environ
@@ -151,4 +154,6 @@ def ended(supervisor: Supervisor, *, early: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from sglang_ext.console import run
+
+    sys.exit(run(main))

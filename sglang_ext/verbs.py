@@ -68,12 +68,18 @@ def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -
 
 def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """Every server on this host: their reports, and the worst verdict."""
-    from sglang_ext.verify.check import Request, unseen, verify
+    from sglang_ext.verify.check import NoContractError, Request, unseen, verify
     from sglang_ext.verify.discover import find_servers
     from sglang_ext.verify.judge import worst
+    from sglang_ext.verify.select import names
 
     request = Request(contract, require=options.require, all_processes=options.all_processes)
-    servers = [verify(server, request) for server in find_servers()]
+    servers = []
+    for server in find_servers():
+        try:
+            servers.append(verify(server, request))
+        except NoContractError as error:  # this one cannot be judged; the others can
+            servers.append(unseen("no_contract", f"{names([server])}: {error}"))
     servers = servers or [unseen("no_server", "no SGLang server is running on this host")]
     verdict = worst([report["verdict"] for report in servers])
     return {"schema": "sglang-ext/verify-all/1", "verdict": verdict, "servers": servers}
@@ -97,7 +103,8 @@ def checked(options: argparse.Namespace, act: Any) -> int:
     except RunError as error:
         complain(f"run_dir_unusable: {error}")
     except OSError as error:
-        complain(str(error))
+        where = error.filename or "the output"
+        complain(f"{where} cannot be written ({error.strerror}); name another place" if error.strerror else str(error))
     return USAGE
 
 
@@ -121,6 +128,9 @@ def run_gate(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         complain("gate needs a command; write: sglang-ext gate [options] -- COMMAND...")
+        return USAGE
+    if options.json == "-":
+        complain("gate --json: expected a file, found -; stdout belongs to COMMAND")
         return USAGE
 
     def act(contract: Any) -> int:

@@ -23,7 +23,7 @@ def pass_through(command: Sequence[str]) -> tuple[int, bool]:
         child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     except OSError as error:
         signal.signal(signal.SIGINT, ignored)
-        raise FileNotFoundError(f"{command[0]} cannot be run ({error.strerror}); give a command after --") from None
+        raise FileNotFoundError(f"{command[0]!r} cannot be run ({error.strerror}); give a command after --") from None
 
     told = False
 

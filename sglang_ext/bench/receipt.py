@@ -69,7 +69,10 @@ def check_writable(path: str) -> None:
 
 def write(path: str, value: Mapping[str, Any]) -> None:
     """Write it so that a reader sees the old file or the whole new one. For sharing: with the mode the umask gives."""
-    target = os.path.abspath(path)
+    target = os.path.realpath(path)
+    if os.path.lexists(target) and not os.path.isfile(target):
+        _write_into(target, path, value)  # a pipe or a device: renaming a file over it would destroy it
+        return
     scratch = f"{target}.{os.getpid()}.tmp"
     try:
         handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -84,4 +87,12 @@ def write(path: str, value: Mapping[str, Any]) -> None:
             pass  # it was never made
         if not isinstance(error, OSError):
             raise
+        raise ReceiptError(f"receipt {path} cannot be written ({error.strerror}); name another file") from None
+
+
+def _write_into(target: str, path: str, value: Mapping[str, Any]) -> None:
+    try:
+        with open(target, "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
         raise ReceiptError(f"receipt {path} cannot be written ({error.strerror}); name another file") from None

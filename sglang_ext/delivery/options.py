@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from sglang_ext.helptext import Help
+from sglang_ext.console import Help, given
 
 # name -> does it take a value; upstream's parser (sglang 0.5.23, 546 options) uses none of these names
 OWN = {
@@ -32,8 +32,9 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if name not in OWN:
             theirs.append(word)
         elif OWN[name] and not equals:
-            if index + 1 == len(argv):
-                raise ValueError(f"{name} needs a value, found the end of the command line; see --help")
+            if index + 1 == len(argv) or argv[index + 1].startswith("--"):
+                found = f"{argv[index + 1]}" if index + 1 < len(argv) else "the end of the command line"
+                raise ValueError(f"{name} needs a value, found {found}; see --help")
             ours += [f"{name}={argv[index + 1]}"]
             index += 1
         else:
@@ -58,7 +59,9 @@ def value_of(argv: Sequence[str], names: Sequence[str], default: str) -> str:
 def add_contract_options(parser: argparse.ArgumentParser) -> None:
     """The options that name a contract, the same everywhere."""
     group = parser.add_argument_group("the contract")
-    group.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile by name, or a TOML file by path")
+    group.add_argument(
+        "--profile", type=given, metavar="NAME|FILE", help="a shipped profile by name, or a TOML file by path"
+    )
     group.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -114,6 +117,9 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
         help="start the same processes the same way without loading weights, verify, stop",
     )
     group.add_argument(
-        "--run-dir", metavar="DIR", help="where the run is recorded (created, 0700); default: a fresh one per launch"
+        "--run-dir",
+        type=given,
+        metavar="DIR",
+        help="where the run is recorded (created, 0700); default: a fresh one per launch",
     )
     return parser

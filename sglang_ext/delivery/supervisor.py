@@ -145,6 +145,8 @@ class Supervisor:
         """End everything this launch started, and nothing else. A further signal from the user ends the grace."""
         if self.child is not None:
             seen = len(self.signals)
+            if seen and self.ended() is None:
+                self.say("ending the server; interrupt again to kill it")
             spare = frozenset((os.getpid(), self.guardian.pid, os.getppid()))
             if self.ended() is None or members(self.main, self.context.id, spare):
                 end(

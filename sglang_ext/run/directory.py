@@ -35,19 +35,24 @@ def default_base() -> str:
     return f"/tmp/sglang-ext-{os.geteuid()}"
 
 
-def check_trusted(path: str) -> None:
-    """Raise RunError unless ``path`` is a real directory, ours (or we are root), closed to everybody else."""
+def check_trusted(path: str, *, made_by_us: bool = False) -> None:
+    """Raise RunError unless ``path`` is a real directory, ours (or we are root), closed to everybody else.
+
+    ``made_by_us``: its name says so; only then is closing it good advice (somebody may have named /tmp).
+    """
     try:
         info = os.lstat(path)
     except OSError as error:
-        raise RunError(f"run directory {path} cannot be read ({error.strerror}); name one that exists") from None
+        fix = "name one that exists" if isinstance(error, FileNotFoundError) else "run as its owner or root"
+        raise RunError(f"run directory {path} cannot be read ({error.strerror}); {fix}") from None
     if not stat_bits.S_ISDIR(info.st_mode):
-        raise RunError(f"run directory {path} is not a directory but a link or file; remove it or name another")
+        raise RunError(f"run directory {path} is not a directory but a link or file; name another")
     if os.geteuid() not in (0, info.st_uid):
         raise RunError(f"run directory {path} belongs to uid {info.st_uid}, expected {os.geteuid()}; name another")
     if info.st_mode & 0o077:
         mode = stat_bits.S_IMODE(info.st_mode)
-        raise RunError(f"run directory {path} has mode {mode:04o}, expected 0700; run: chmod 700 {path}")
+        fix = f"run: chmod 700 {path}" if made_by_us else "name one that a launch has made"
+        raise RunError(f"run directory {path} has mode {mode:04o}, expected 0700; {fix}")
 
 
 def make_private(path: str, *, exist_ok: bool) -> None:
@@ -57,8 +62,8 @@ def make_private(path: str, *, exist_ok: bool) -> None:
         os.chmod(path, 0o700)  # mkdir's mode is cut by the umask, never widened: this only undoes a strange umask
     except FileExistsError:
         if not exist_ok:
-            raise RunError(f"run directory {path} exists already; name one that does not, or remove it") from None
-        check_trusted(path)
+            raise RunError(f"run directory {path} exists already; name one that does not") from None
+        check_trusted(path, made_by_us=True)
     except OSError as error:
         raise RunError(
             f"run directory {path} cannot be created ({error.strerror}); name a writable place with --run-dir"

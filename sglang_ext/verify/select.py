@@ -34,8 +34,8 @@ def by_run(path: str) -> tuple[Server, RunDirectory]:
     found = stats.get(main.pid)
     if found is not None and found.identity != main:
         raise NoServerError(
-            f"the server of the run in {path} has ended: its pid {main.pid} is another process's now (expected start time "
-            f"{main.start_time}, found {found.start_time})"
+            f"the server of the run in {path} (pid {main.pid}) has ended: its pid is another process's now, expected start "
+            f"time {main.start_time}, found start time {found.start_time}"
         )
     if found is None or not found.alive:
         raise NoServerError(f"the server of the run in {path} (pid {main.pid}) has ended")

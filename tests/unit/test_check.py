@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.run import attestation
-from sglang_ext.run.process import stat
+from sglang_ext.run.process import all_stats, stat
 from sglang_ext.verify import check, report
 from sglang_ext.verify.check import NoContractError, Request, exit_code, run_of, unseen, verify
+from sglang_ext.verify.discover import children, descendants
+from sglang_ext.verify.live import read_live
 from sglang_ext.verify.select import by_pid, by_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,11 +57,20 @@ def child(code: str, *words: object, env: dict[str, str]) -> Iterator[subprocess
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        wait_until_started(process.pid)
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.communicate()
+
+
+def wait_until_started(pid: int) -> None:
+    """What has just been started below ``pid`` has no environment yet: its C library sets it up first."""
+    deadline = time.monotonic() + 10
+    below = descendants(pid, children(all_stats()))
+    while any(read_live(entry.pid).state == "unavailable" for entry in below) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def contract(*sets: str, absent: tuple[str, ...] = ()) -> Contract:

@@ -22,8 +22,6 @@ from sglang_ext.delivery.options import OWN, launcher_parser, split, value_of
         (["--verify", "warn", "--run-dir", "/r"], ["--verify=warn", "--run-dir=/r"], []),
         # Only exact names are ours: an abbreviation is upstream's own.
         (["--prof", "p", "--dry", "--ver=x"], [], ["--prof", "p", "--dry", "--ver=x"]),
-        # The word after one of ours is its value, whatever it looks like.
-        (["--set", "--tp", "2"], ["--set=--tp"], ["2"]),
         (["--json-model-override-args", '{"a": 1}', "-h"], [], ["--json-model-override-args", '{"a": 1}', "-h"]),
     ],
 )
@@ -35,6 +33,9 @@ def test_split(argv: list[str], ours: list[str], theirs: list[str]) -> None:
 def test_a_missing_value_is_said(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} needs a value"):
         split(["--tp", "2", name])
+    # Swallowing the next option would start something nobody asked for.
+    with pytest.raises(ValueError, match=f"{name} needs a value, found --tp"):
+        split([name, "--tp", "2"])
 
 
 def test_the_parser_knows_every_name_split_takes_out() -> None:

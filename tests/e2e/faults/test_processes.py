@@ -379,6 +379,7 @@ WITH_FOLDER = (
     "not_started",
     "no_such",
     "open_run",
+    "killed_while",
 )
 
 

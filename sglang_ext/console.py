@@ -1,0 +1,101 @@
+"""What our commands share as commands: how help is set, streams that may be closed, words of the command line, exits."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SIGINT_EXIT = 130
+
+
+def width() -> int:
+    """Columns of the terminal, at most 110: long lines are hard to read."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(1).columns
+    except (OSError, ValueError):
+        columns = 80
+    return max(min(columns, 110) - 2, 40)
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps our paragraphs. With a width of its own: argparse makes a formatter at every start, help or not, and would
+    import shutil (4 ms) to ask for it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=width(), max_help_position=28)
+
+
+class Stream:
+    """stdout or stderr where nobody may be listening: a closed one, or a pipe whose reader has gone (`| head`).
+
+    What cannot be said then is not said; the verdict, in the exit status, stays what it is. A full disk is an error.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def write(self, text: str) -> int:
+        data = text.encode("utf-8", "backslashreplace")
+        try:
+            while data:
+                data = data[os.write(self.handle, data) :]
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):
+                raise
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def isatty(self) -> bool:
+        return os.isatty(self.handle)
+
+    def fileno(self) -> int:
+        return self.handle
+
+
+def run(main: Callable[[], int]) -> int:
+    """Run a command's ``main`` as a process of its own; returns the exit status."""
+    standard: Any = (Stream(1), Stream(2))
+    sys.stdout, sys.stderr = standard
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return SIGINT_EXIT
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write("sglang-ext: the output cannot be written (no space left); free some, or write it elsewhere\n")
+        return 2
+
+
+def given(text: str) -> str:
+    """An option's value that may not be empty: an unset shell variable must not silently drop what it should have named."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a value, found an empty one; give it, or leave the option out")
+    return text
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A finite time, not negative."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, 0 or more, found {text!r}")
+    return value

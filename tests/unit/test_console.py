@@ -1,0 +1,99 @@
+"""Streams nobody reads, and words of the command line that would do harm if they were taken for something else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_ext.bench.receipt import write
+from sglang_ext.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shell(line: str) -> tuple[int, str, str]:
+    """Run a shell line in which $V is `sglang-ext`; pipefail, so that a broken pipe's status shows."""
+    command = ["bash", "-o", "pipefail", "-c", line]
+    environment = {**os.environ, "V": f"{sys.executable} -m sglang_ext", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+ABSENT = "verify-env --pid $$ --absent NCCL_NOT_THERE"  # the shell itself: PASS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"$V {ABSENT} >&-",
+        f"$V {ABSENT} --json >&-",
+        f"$V {ABSENT} 2>&-",
+        f"$V {ABSENT} >&- 2>&-",
+        f"$V {ABSENT} | true",
+        f"$V {ABSENT} --json | head -c 5",
+        "$V gate --pid $$ --absent NCCL_NOT_THERE -- true 2>&-",
+    ],
+)
+def test_a_pass_stays_a_pass_where_nobody_listens(line: str) -> None:
+    status, _, err = shell(line)
+    assert (status, err) == (0, "") or (status == 0 and "Traceback" not in err)
+
+
+def test_an_output_that_cannot_be_kept_is_no_pass() -> None:
+    status, _, err = shell(f"$V {ABSENT} --json > /dev/full")
+    assert status == 2
+    assert err == "sglang-ext: the output cannot be written (No space left on device); name another place\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify-env", "--run", ""],
+        ["verify-env", "--profile", ""],
+        ["verify-env", "--profile="],
+        ["verify-env", "--port", "0"],
+        ["verify-env", "--port", "99999999"],
+        ["verify-env", "--wait", "nan"],
+        ["verify-env", "--wait", "inf"],
+        ["verify-env", "--wait=-5"],
+        ["launch", "--run-dir=", "--model-path", "m"],
+        ["launch", "--profile=", "--model-path", "m"],
+    ],
+)
+def test_an_empty_or_impossible_value_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "expected" in capsys.readouterr().err
+
+
+def test_a_gate_does_not_mix_its_report_with_the_commands_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gate", "--json", "-", "--", "true"]) == 2
+    assert "stdout belongs to COMMAND" in capsys.readouterr().err
+
+
+def test_a_launch_without_options_of_sglang_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--set", "A=b"]) == 2
+    assert "--model-path" in capsys.readouterr().err
+
+
+def test_a_receipt_never_replaces_a_pipe_or_a_device(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        write(str(pipe), {"a": 1})
+        assert reader.stdout is not None
+        assert reader.stdout.read() == '{\n "a": 1\n}\n'
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_receipt_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write(str(tmp_path / "link"), {"a": 1})
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == '{\n "a": 1\n}\n'
