@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .matrix import Matrix
-from .places import Place, nobody_can_run
+from .places import Place
 
 _matrix = Matrix()
 
@@ -52,10 +51,3 @@ def place(template: Path, open_place: Path) -> Place:
     """A copy of the template that may be damaged."""
     shutil.copytree(template, open_place / "venv", symlinks=True)
     return Place(open_place)
-
-
-@pytest.fixture
-def root() -> None:
-    """For faults that take another user."""
-    if os.geteuid() != 0 or not nobody_can_run():
-        pytest.skip("needs root, and a Python that another user can run")

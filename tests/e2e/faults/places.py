@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+import pytest
+
 import sglang_ext
 from tests.e2e.conftest import ROOT, Done, run
 from tests.rig.server import clean_environment, free_port
@@ -35,6 +37,12 @@ def nobody_can_run() -> bool:
         [*AS_NOBODY, sys.executable, "-c", "import sglang_ext"], cwd="/", capture_output=True, check=False
     )
     return done.returncode == 0
+
+
+def needs_other_users() -> None:
+    """Skip a fault that takes another user where there is none to be had."""
+    if os.geteuid() != 0 or not nobody_can_run():
+        pytest.skip("needs root, and a Python that another user can run")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import ROOT, Done
 
 from .matrix import Matrix, Row, fault, refused
-from .places import AS_NOBODY, NOBODY, Place, can_mount, nobody_can_run, small_disk
+from .places import AS_NOBODY, NOBODY, Place, can_mount, needs_other_users, nobody_can_run, small_disk
 
 HEAD = '[profile]\nname = "mine"\nsummary = "..."\n'
 
@@ -141,8 +141,7 @@ def _run_base_is_a_link(place: Place) -> Done:
 
 
 def _run_base_of_another_user(place: Place) -> Done:
-    if os.geteuid() != 0 or not nobody_can_run():
-        pytest.skip("needs root, and a Python that another user can run")
+    needs_other_users()
     (place.runtime / "sglang-ext").mkdir(mode=0o700)
     place.runtime.chmod(0o777)
     place.cache.mkdir()

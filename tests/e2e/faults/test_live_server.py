@@ -21,7 +21,7 @@ from tests.rig.environment import RIG
 from tests.rig.server import Server, free_port
 
 from .matrix import Matrix, Row, fault, judged, refused
-from .places import AS_NOBODY, NOBODY, nobody_can_run
+from .places import AS_NOBODY, NOBODY, needs_other_users
 from .test_processes import SCRIPT
 
 MEDDLER = Path(__file__).parent / "meddler"
@@ -288,14 +288,9 @@ def _run_dir_open_by_port(live: Live) -> Done:
         live.run.chmod(0o700)
 
 
-def other_users() -> None:
-    if os.geteuid() != 0 or not nobody_can_run():
-        pytest.skip("needs root, and a Python that another user can run")
-
-
 def as_nobody(live: Live, *words: str, where: tuple[str, ...]) -> Done:
     """Another user looks; a report it cannot write is no part of this, so JSON and table are two looks."""
-    other_users()
+    needs_other_users()
     asked = [*AS_NOBODY, SCRIPT, "verify-env", *where, *words]
     done, table = run(*asked, "--json"), run(*asked)
     return Done(done.status, done.out, table.out + table.err)

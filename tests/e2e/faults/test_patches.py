@@ -11,14 +11,19 @@ import pytest
 from tests.e2e.conftest import Done
 
 from .matrix import Matrix, Row, fault, refused
-from .places import AS_NOBODY, NOBODY, TARGETS, Place, can_mount, hand_to_nobody, nobody_can_run, small_disk
+from .places import (
+    AS_NOBODY,
+    NOBODY,
+    TARGETS,
+    Place,
+    can_mount,
+    hand_to_nobody,
+    needs_other_users,
+    nobody_can_run,
+    small_disk,
+)
 
 REINSTALL = "pip install --force-reinstall --no-deps sglang==0.5.23"
-
-
-def needs_other_users() -> None:
-    if os.geteuid() != 0 or not nobody_can_run():
-        pytest.skip("needs root, and a Python that another user can run")
 
 
 def edit(path: Path, old: bytes, new: bytes) -> None:

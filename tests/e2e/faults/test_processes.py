@@ -19,7 +19,7 @@ from sglang_ext.run.process import stat
 from tests.e2e.conftest import Done, cli, run, sets
 
 from .matrix import Matrix, Row, fault, judged
-from .places import AS_NOBODY, NOBODY, can_mount, nobody_can_run
+from .places import AS_NOBODY, NOBODY, can_mount, needs_other_users
 
 GOOD = {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"}
 WANT = [*sets(GOOD), "--absent", "NCCL_P2P_DISABLE"]
@@ -71,11 +71,6 @@ def process(code: str, *words: str, env: dict[str, str], before: tuple[str, ...]
         started.communicate()
 
 
-def other_users() -> None:
-    if os.geteuid() != 0 or not nobody_can_run():
-        pytest.skip("needs root, and a Python that another user can run")
-
-
 def look(pid: int, *words: str, before: tuple[str, ...] = ()) -> Done:
     """verify-env --pid: `out` is its JSON, `err` the table and whatever it complained of, both of one look."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
@@ -109,19 +104,19 @@ T0, T1 = "sglang::scheduler_TP0", "sglang::scheduler_TP1"
 
 
 def denied() -> Done:
-    other_users()
+    needs_other_users()
     with process("", env=GOOD) as pid:
         return look(pid, *WANT, before=AS_NOBODY)
 
 
 def denied_server() -> Done:
-    other_users()
+    needs_other_users()
     with process(SERVER, *TP2, T0, T1, env=GOOD) as pid:
         return look(pid, *WANT, before=AS_NOBODY)
 
 
 def denied_no_contract() -> Done:
-    other_users()
+    needs_other_users()
     with process(SERVER, *TP2, T0, T1, env=GOOD) as pid:
         return look(pid, before=AS_NOBODY)
 
@@ -130,7 +125,7 @@ def masked(code: str) -> Callable[[], Done]:
     """Live is closed by a file of root's over /proc/PID/mem, as container runtimes mask files; exec stays open."""
 
     def act() -> Done:
-        other_users()
+        needs_other_users()
         if not can_mount():
             pytest.skip("needs the right to mount")
         with process(code, env=GOOD, before=AS_NOBODY) as pid:
@@ -172,7 +167,7 @@ def carrying(owner: int, variables: dict[str, str], *words: str, as_owner: bool 
 
     def act(folder: Path) -> Done:
         if owner:
-            other_users()
+            needs_other_users()
         env = {**GOOD, "SGLANG_EXT_RUN_DIR": str(run_directory(folder, owner, variables))}
         with process(SERVER, *TP2, T0, T1, env=env, before=AS_NOBODY if as_owner else ()) as pid:
             return look(pid, *words)
