@@ -1,7 +1,8 @@
-"""Run every micro-benchmark and write RESULTS.md: `python -m benchmarks.micro`."""
+"""Run every micro-benchmark and write RESULTS.md: `python -m benchmarks.micro [--no-servers]`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sys
@@ -30,6 +31,11 @@ def machine() -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.micro", description=__doc__)
+    parser.add_argument(
+        "--no-servers", action="store_true", help="leave out stock_vs_patched, which takes a quarter of an hour"
+    )
+    options = parser.parse_args()
     parts = [
         "# Results",
         "",
@@ -42,6 +48,9 @@ def main() -> int:
         ("Overlay", overlay_lookup.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
     ):
+        if options.no_servers and table is stock_vs_patched.table:
+            parts += ["", f"## {title}", "", "Not run."]
+            continue
         print(f"running: {title} ...", file=sys.stderr, flush=True)
         parts += ["", f"## {title}", "", *table()]
     text = "\n".join(parts) + "\n"
