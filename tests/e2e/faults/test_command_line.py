@@ -170,7 +170,7 @@ START = [
     fault("the run directory cannot be made", "refused", "run_dir_unusable", 2, ("Permission denied", "--run-dir"), _run_dir_unwritable),
     fault("the run directory's parent is not there", "refused", "run_dir_unusable", 2, ("No such file", "--run-dir"), _run_dir_nowhere),
     fault("the folder of run directories is open to others", "refused", "run_dir_unusable", 2, ("mode 0777", "expected 0700", "chmod 700"), _run_base_open),
-    fault("the folder of run directories is a link", "refused", "run_dir_unusable", 2, ("link", "remove it"), _run_base_is_a_link),
+    fault("the folder of run directories is a link", "refused", "run_dir_unusable", 2, ("link", "name another"), _run_base_is_a_link),
     fault("the folder of run directories is another user's", "refused", "run_dir_unusable", 2, ("uid 0", "expected 65534"), _run_base_of_another_user),
     fault("the run directory's disk is full", "refused", "run_dir_unusable", 2, ("No space left", "--run-dir"), _run_disk_full),
 ]  # fmt: skip
