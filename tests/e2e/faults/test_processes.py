@@ -362,7 +362,7 @@ ROWS = [
     ("killed_while_read", "a worker killed while it is being read", "UNKNOWN", "worker_gone", 3, ("TP0", "ended while it was being read"), killed_while_read),
     ("not_started", "a run that has not come as far as its workers", "UNKNOWN", "no_server", 3, ("not come as far",), not_started),
     ("no_such_run", "--run of a directory that is not there", "refused", "run_dir_unusable", 2, ("No such file", "name one that exists"), no_such_run),
-    ("open_run_dir", "--run of a directory open to others", "refused", "run_dir_unusable", 2, ("mode 0755", "expected 0700", "chmod 700"), open_run_dir),
+    ("open_run_dir", "--run of a directory open to others", "refused", "run_dir_unusable", 2, ("mode 0755", "expected 0700", "name one"), open_run_dir),
 ]  # fmt: skip
 WITH_FOLDER = (
     "others",
