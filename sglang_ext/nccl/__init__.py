@@ -1,0 +1,1 @@
+"""What NCCL makes of its environment: names, values, files and its own words about them. A leaf: imports nothing of ours."""

@@ -1,0 +1,221 @@
+"""Integers as NCCL reads them: C's strtoll with base 0, which stops at the first character it does not like.
+
+Source: NCCL 2.18 to 2.30.7 src/misc/param.cc ncclLoadParam. Nothing is reported by NCCL but a number that does not fit;
+so ``4M`` is 4 bytes, ``08`` is 0 and ``010`` is 8, and only we can say so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sglang_ext.nccl.catalogue import Variable
+from sglang_ext.nccl.finding import Finding, misfit, shown
+
+BLANKS = " \t\n\v\f\r"  # what C's isspace knows
+STRICTER_SINCE = (2, 32)  # a text without digits is the default from here on, 0 before
+_LOW, _HIGH = -(2**63), 2**63 - 1
+_SIZES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_ON, _OFF = ("true", "yes", "on", "y", "t"), ("false", "no", "off", "n", "f", "none")
+
+# Switches for which only 1 means on: every other number is off, whatever it looks like.
+ONLY_ONE = frozenset({
+    "NCCL_SHM_DISABLE", "NCCL_RAS_ENABLE", "NCCL_GDRCOPY_ENABLE", "NCCL_NET_DISABLE_INTRA", "NCCL_CHECK_POINTERS",
+})  # fmt: skip
+# Those that pass over any other number than the listed ones, and the first release that does.
+OTHERS_IGNORED: dict[str, tuple[int, ...]] = {
+    "NCCL_GRAPH_MIXING_SUPPORT": (2, 29),
+    "NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE": (2, 28, 9),
+    "NCCL_GRAPH_STREAM_ORDERING": (2, 30, 7),
+    "NCCL_RMA_EAGER_INIT": (2, 31),
+    "NCCL_COMM_BLOCKING": (2, 14),
+    "NCCL_SHM_LOCALITY": (2, 13),
+    "NCCL_GDRCOPY_USE_INTERNAL_DMABUF": (2, 31),
+}
+
+
+REFUSED = "no number"  # instead of what is taken: NCCL ends
+
+
+class Limit(NamedTuple):
+    """What NCCL does with a number outside of low..high: takes ``below`` or ``above`` for it, its default where that is ""."""
+
+    low: int
+    high: int | None = None
+    below: str = ""
+    above: str = ""
+
+
+_CHANNELS = Limit(1, 64, below="1", above="64")
+LIMITS = {
+    "NCCL_MAX_NCHANNELS": _CHANNELS,
+    "NCCL_MAX_NRINGS": _CHANNELS,
+    "NCCL_MIN_NCHANNELS": Limit(0, 64, below="0", above="64"),
+    "NCCL_MIN_NRINGS": Limit(0, 64, below="0", above="64"),
+    "NCCL_MAX_CTAS": Limit(1, 64, above="64"),
+    "NCCL_MIN_CTAS": Limit(1, 64, above="64"),
+    "NCCL_NUM_RMA_CTX": Limit(0),
+    "NCCL_CGA_CLUSTER_SIZE": Limit(0, 8, above="8"),
+    "NCCL_SOCKET_NTHREADS": Limit(0, 16, above="16"),
+    "NCCL_NTHREADS": Limit(64, 512, below="64", above="512"),
+    "NCCL_LL128_NTHREADS": Limit(160, 640, below="160", above="640"),
+    "NCCL_IB_SUBNET_PREFIX_LEN": Limit(1, 32, below=REFUSED, above=REFUSED),
+}
+FEWER_CHANNELS_BEFORE, FEWER_CHANNELS = (2, 25), 32
+THREADS = frozenset({"NCCL_NTHREADS", "NCCL_LL128_NTHREADS"})
+AUTOMATIC = (-1, -2)
+
+
+class Number(NamedTuple):
+    """``value`` is what strtoll returns, ``rest`` where it stopped; ``digits`` is False where it found none."""
+
+    value: int
+    rest: str
+    digits: bool
+    fits: bool
+    octal: bool
+
+
+def strtoll(text: str, base: int = 0) -> Number:
+    """C's strtoll(text, &rest, base), for the bases 0 and 10."""
+    body = text.lstrip(BLANKS)
+    sign = -1 if body.startswith("-") else 1
+    body = body[1:] if body[:1] in ("-", "+") else body
+    allowed = "0123456789"
+    if base == 10:
+        pass
+    elif body[:2] in ("0x", "0X") and body[2:3] and body[2] in "0123456789abcdefABCDEF":
+        base, allowed, body = 16, "0123456789abcdefABCDEF", body[2:]
+    elif body.startswith("0"):
+        base, allowed = 8, "01234567"
+    else:
+        base = 10
+    rest = body.lstrip(allowed)
+    digits = body[: len(body) - len(rest)]
+    if not digits:
+        return Number(0, text, False, True, False)
+    # Python refuses to convert very long texts; beyond 64 bits only "too large" is of interest.
+    short = digits.lstrip("0")
+    value = sign * int(short or "0", base) if len(short) <= 64 else sign * 2**70
+    fits = _LOW <= value <= _HIGH
+    return Number(value if fits else (_LOW if sign < 0 else _HIGH), rest, True, fits, base == 8 and len(digits) > 1)
+
+
+def wrapped(value: int) -> int:
+    """A long cast to int."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def meant(text: str, kind: str) -> str | None:
+    """The number a person means by a text that strtoll reads otherwise, in digits, or None where that is a guess."""
+    plain = text.strip(BLANKS + "\"'").lower().replace("_", "")
+    if plain in _ON or plain in _OFF:
+        return None if kind != "bool" else "1" if plain in _ON else "0"
+    sign, plain = ("-" if plain.startswith("-") else ""), plain[plain.startswith(("-", "+")) :]
+    rest = plain.lstrip("0123456789")
+    digits = plain[: len(plain) - len(rest)]
+    if not digits or len(digits) > 18:
+        return None
+    number, unit = int(digits), rest.strip()
+    sign = sign if number else ""
+    if not unit:
+        return sign + str(number)
+    if unit[0] == "e" and unit[1:].isdecimal() and unit.isascii() and len(unit) <= 3 and int(unit[1:]) <= 15:
+        return sign + str(number * 10 ** int(unit[1:]))
+    if kind in ("size", "int") and unit[0] in _SIZES and unit[1:] in ("", "b", "ib"):
+        return sign + str(number * _SIZES[unit[0]])
+    return sign + str(number) if unit.isalpha() and unit.isascii() else None
+
+
+def integer(variable: Variable, text: str, version: tuple[int, ...], who: str) -> tuple[str, list[Finding]]:
+    """The canonical value of an integer variable and what is wrong with its text. ``who`` is the library in a sentence."""
+    if text == "":
+        return "", []
+    number, name, wanted = strtoll(text), variable.name, _expected(variable)
+    better = meant(text, variable.kind)
+    write = f"write {better}" if better is not None else "write the number in plain digits"
+    if not number.fits:
+        becomes = f"which does not fit into 64 bits: {who} takes its default"
+        return "", [misfit("value_ignored", name, wanted, text, becomes, "write a smaller number")]
+    if not number.digits and version >= STRICTER_SINCE:
+        becomes = f"which has no digits: {who} takes its default"
+        return "", [misfit("value_ignored", name, wanted, text, becomes, write)]
+    value = str(number.value)
+    reads = f"which {who} reads as {value}"
+    if not number.digits:
+        return value, [misfit("value_misread", name, wanted, text, reads, write)]
+    if number.rest.strip(BLANKS):
+        return value, [misfit("value_misread", name, wanted, text, f"{reads}: it stops at {shown(number.rest)}", write)]
+    faults = []
+    if number.octal and better != value:
+        fix = f"write {better}, or {value} if octal is meant" if better else f"write {value} if octal is meant"
+        faults.append(misfit("value_misread", name, wanted, text, f"{reads}: a leading 0 means octal", fix))
+    elif number.octal or number.rest or text[0] in BLANKS or text[0] == "+":
+        faults.append(misfit("value_unclear", name, wanted, text, reads, f"write {value}"))
+    code, becomes = _range(variable, number.value, version, who)
+    if becomes:
+        faults.append(misfit(code, name, wanted, text, becomes, f"write {_example(variable)}"))
+    return ("" if code == "value_ignored" else value), faults
+
+
+def _expected(variable: Variable) -> str:
+    if variable.kind == "bool":
+        return "0 or 1"
+    numbers = listed(variable)
+    if numbers:
+        return "one of " + ", ".join(map(str, numbers))
+    return "a number of bytes in plain digits" if variable.kind == "size" else "a plain integer"
+
+
+def _example(variable: Variable) -> str:
+    limit = LIMITS.get(variable.name)
+    if variable.name in THREADS and limit is not None:
+        return f"a multiple of 32 from {limit.low} to {limit.high}"
+    if limit is not None:
+        return f"a number from {limit.low} on" if limit.high is None else f"a number from {limit.low} to {limit.high}"
+    return "a power of two" if variable.name == "NCCL_WORK_FIFO_BYTES" else _expected(variable)
+
+
+def listed(variable: Variable) -> tuple[int, ...]:
+    """The numbers an enum lists, where it lists numbers."""
+    if variable.kind != "enum":
+        return ()
+    heads = [value.split()[0] for value in variable.values]
+    return tuple(int(head) for head in heads if head.lstrip("-").isdecimal())
+
+
+def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -> tuple[str, str]:
+    """Code and clause for a number that is read rightly and then not taken as it is; two empty texts for a good one."""
+    name = variable.name
+    allowed = (0, 1) if variable.kind == "bool" else listed(variable)
+    if name in OTHERS_IGNORED and version >= OTHERS_IGNORED[name]:
+        return ("", "") if value in allowed else ("value_ignored", f"which {who} ignores")
+    if name in ONLY_ONE:
+        return ("", "") if value in allowed else ("value_misread", f"which {who} takes for off: only 1 means on")
+    if name == "NCCL_WORK_FIFO_BYTES" and value & (value - 1):
+        return "value_ignored", f"which is no power of two: {who} takes its default"
+    if name in LIMITS and value not in AUTOMATIC:
+        return _limit(name, value, version, who)
+    if allowed and value not in allowed and value not in AUTOMATIC:
+        taken = f"which {who} takes for on" if variable.kind == "bool" else f"which {who} has no documented meaning for"
+        return "value_unclear", taken
+    return "", ""
+
+
+def _limit(name: str, value: int, version: tuple[int, ...], who: str) -> tuple[str, str]:
+    low, high, below, above = LIMITS[name]
+    ignored = "value_ignored", f"which {who} ignores"
+    if high == _CHANNELS.high and version < FEWER_CHANNELS_BEFORE:
+        high, above = FEWER_CHANNELS, str(FEWER_CHANNELS)
+    if name in THREADS and value <= 0:
+        below = ""
+    elif name in THREADS and value % 32:
+        return "value_misread", f"which is no multiple of 32: {who} takes {above}"
+    if REFUSED in (below, above) and (value < low or (high is not None and value > high)):
+        return "value_refused", f"with which {who} refuses to connect"
+    if value < low:
+        return ("value_misread", f"which {who} takes for {below}") if below else ignored
+    if high is not None and value > high:
+        # More channels than there can be is what people write for "all of them"; anything else was meant.
+        code = "value_unclear" if name.endswith(("CHANNELS", "NRINGS", "CTAS")) else "value_misread"
+        return (code, f"which {who} takes for {above}") if above else ignored
+    return "", ""

@@ -1,0 +1,256 @@
+"""A whole environment: names, values, combinations, files; each case as somebody met it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_ext.nccl.catalogue import names
+from sglang_ext.nccl.conf import ConfFile, ConfFiles, parse
+from sglang_ext.nccl.finding import Finding
+from sglang_ext.nccl.lint import MOST_STRANGERS, lint
+
+FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
+NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
+CODES = {
+    "name_misspelt", "name_unknown", "name_dead", "name_too_new", "value_misread", "value_ignored", "value_refused",
+    "value_unclear", "quoted", "conflict", "ll128_forced", "no_algorithm", "plugin_present", "conf_sets",
+    "conf_overridden", "log_hidden",
+}  # fmt: skip
+
+
+def said(
+    env: dict[str, str], version: tuple[int, ...] | None = NOW, **more: object
+) -> list[tuple[str, str, str | None]]:
+    return [(found.code, found.severity, found.variable) for found in lint(env, version, **more)]  # type: ignore[arg-type]
+
+
+def only(env: dict[str, str], version: tuple[int, ...] | None = NOW, **more: object) -> Finding:
+    (found,) = lint(env, version, **more)  # type: ignore[arg-type]
+    return found
+
+
+def file(text: bytes, path: str = "/etc/nccl.conf", version: tuple[int, ...] = NOW) -> ConfFiles:
+    return ConfFiles((ConfFile(path, parse(text, version)),))
+
+
+@pytest.mark.parametrize("version", [OLD, NOW, NEW, None])
+def test_a_clean_environment_has_no_findings(version: tuple[int, ...] | None) -> None:
+    env = {
+        "NCCL_PROTO": "LL",
+        "NCCL_ALGO": "Ring",
+        "NCCL_P2P_LEVEL": "SYS",
+        "NCCL_BUFFSIZE": "4194304",
+        "NCCL_MIN_NCHANNELS": "8",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING",
+        "RCCL_PROTO": "x",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "PATH": "/bin",
+        "HOME": "/root",
+    }
+    assert said(env, version) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_ALGOS", "NCCL_ALGO"),
+        ("NCCL_P2P5ISABLE", "NCCL_P2P_DISABLE"),
+        ("NCCL_IB-DISABLE", "NCCL_IB_DISABLE"),
+        ("NCLL_PROTO", "NCCL_PROTO"),
+        ("NCCL-PROTO", "NCCL_PROTO"),
+        ("nccl_proto", "NCCL_PROTO"),
+        ("NCCL_PROTO ", "NCCL_PROTO"),
+        ("export NCCL_PROTO", "NCCL_PROTO"),
+    ],
+)
+def test_misspelt_names(name: str, meant: str) -> None:
+    found = only({name: "1"})
+    assert (found.code, found.severity, found.variable) == ("name_misspelt", "fail", name)
+    assert found.message.endswith(f"write {meant}")
+
+
+def test_a_switch_that_is_there_the_other_way_round() -> None:
+    found = only({"NCCL_IB_ENABLE": "0"})
+    assert found.code == "name_misspelt" and "write that, with the opposite value" in found.message
+
+
+def test_unknown_names_are_passed_on() -> None:
+    for name in ("NCCL_MY_OWN_KNOB", "NCCL_VERSION", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_FASTRAK_IFNAME"):
+        assert said({name: "1"}) == [("name_unknown", "note", name)]
+    assert said({"MY_OWN_KNOB": "1", "NAME": "x", "npm_config": "y"}) == []
+
+
+def test_names_a_release_does_not_read() -> None:
+    dead, new = "NCCL_CREATE_THREAD_CONTEXT", "NCCL_CTA_POLICY"
+    assert said({dead: "1"}) == [("name_dead", "note", dead)]
+    assert said({dead: "1"}, wanted={dead: "1"}) == [("name_dead", "fail", dead)]
+    assert said({dead: "1"}, (2, 30, 4)) == []
+    assert said({dead: "1"}, None, wanted={dead: "1"}) == [("name_dead", "note", dead)]  # an older library reads it
+    assert said({new: "ZERO"}, OLD) == [("name_too_new", "note", new)]
+    assert said({new: "ZERO"}, OLD, wanted={new: "ZERO"}) == [("name_too_new", "fail", new)]
+    assert said({new: "ZERO"}, OLD, wanted={new: None}) == [("name_too_new", "note", new)]
+    assert "2.27.3" in only({new: "ZERO"}, OLD).message and "2.30.7" in only({dead: "1"}).message
+    assert said({"NCCL_GROUP_CUDA_STREAM": "1"}) == [("name_dead", "note", "NCCL_GROUP_CUDA_STREAM")]
+
+
+def test_values_are_looked_at() -> None:
+    assert said({"NCCL_BUFFSIZE": "4M"}) == [("value_misread", "fail", "NCCL_BUFFSIZE")]
+    assert said({"NCCL_P2P_LEVEL": "sys"}) == [("value_ignored", "fail", "NCCL_P2P_LEVEL")]
+    assert said({"NCCL_P2P_LEVEL": "2"}) == [("value_unclear", "note", "NCCL_P2P_LEVEL")]
+    assert said({"NCCL_PROTO": "LL, LL128"}) == [("value_refused", "fail", "NCCL_PROTO")]
+    assert said({"NCCL_PROTO": "^LL,LL128,Simple", "NCCL_ALGO": "Ring"}) == [("no_algorithm", "fail", "NCCL_PROTO")]
+
+
+def test_p2p_disable_beats_p2p_level() -> None:
+    assert said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}) == [("conflict", "fail", "NCCL_P2P_DISABLE")]
+    assert said({"NCCL_P2P_DISABLE": "0", "NCCL_P2P_LEVEL": "SYS"}) == []
+    assert said({"NCCL_P2P_DISABLE": "1"}) == said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("algo", "proto", "left"),
+    [
+        ("Tree", None, "Broadcast, Reduce, AllGather, ReduceScatter"),
+        ("NVLS", None, "Broadcast, Reduce"),
+        ("NVLS", "LL", "Broadcast, Reduce, AllGather, ReduceScatter, AllReduce"),
+        ("^Ring", None, "Broadcast, Reduce"),
+        ("allreduce:PAT", None, "AllReduce"),
+        ("Ring;allreduce:NVLS", "LL", "AllReduce"),
+        ("Ring;broadcast:Tree", None, "Broadcast"),
+        ("CollNetChain,Ring;reduce:^Ring", None, "Reduce"),
+        ("Ring", "LL,Simple;allgather:^LL,LL128,Simple", "AllGather"),
+    ],
+)
+def test_functions_left_without_an_algorithm(algo: str, proto: str | None, left: str) -> None:
+    env = {"NCCL_ALGO": algo} | ({"NCCL_PROTO": proto} if proto else {})
+    found = next(found for found in lint(env, NOW) if found.code == "no_algorithm")
+    assert found.severity == "fail" and f"leaves none for {left}:" in found.message
+
+
+@pytest.mark.parametrize(
+    ("algo", "proto"),
+    [("Ring", "LL"), ("allreduce:Tree", "LL"), ("allreduce:NVLS,Tree", "LL"), ("Ring,NVLS", "LL"), ("", "LL")],
+)
+def test_lists_that_leave_enough(algo: str, proto: str) -> None:
+    assert said({"NCCL_ALGO": algo, "NCCL_PROTO": proto}) == []
+
+
+def test_lists_that_fight_in_older_and_newer_releases() -> None:
+    tree = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "Simple"}
+    assert said(tree, OLD) == [("conflict", "fail", "NCCL_ALGO")]  # NVIDIA/nccl issue 1304
+    assert said(tree, (2, 22, 3)) == said(tree, (2, 18, 3)) == said({"NCCL_ALGO": "Tree"}, OLD) == []
+    assert said({"NCCL_ALGO": "PAT,NVLS", "NCCL_PROTO": "LL"}, (2, 23, 4)) == [("conflict", "fail", "NCCL_ALGO")]
+    assert said({"NCCL_ALGO": "Tree"}, None) == [("no_algorithm", "unknown", "NCCL_ALGO")]
+    # Since 2.31 a list of algorithms clears those of the functions it does not name; a protocol list makes that count.
+    both = {"NCCL_ALGO": "allreduce:Tree", "NCCL_PROTO": "LL"}
+    assert said(both) == [] and said(both, NEW) == [("no_algorithm", "unknown", "NCCL_ALGO")]
+    assert said({"NCCL_ALGO": "allreduce:Tree"}, NEW) == said(both | {"NCCL_SYM_KERNEL": "x"}, NEW) == []
+
+
+@pytest.mark.parametrize("proto", ["LL128", "^LL", "^Simple", "LL,LL128,Simple", "^", "LL;allreduce:LL128"])
+def test_ll128_is_forced_up_to_2_30(proto: str) -> None:
+    env = {"NCCL_PROTO": proto}
+    assert said(env) == [("ll128_forced", "fail", "NCCL_PROTO")]
+    assert said(env, None) == [("ll128_forced", "note", "NCCL_PROTO")] and "up to 2.30.7" in only(env, None).message
+    assert said(env, NEW) == []
+
+
+def test_ll128_is_not_forced_by_what_leaves_it_out() -> None:
+    assert said({"NCCL_PROTO": "LL"}) == said({"NCCL_PROTO": "^LL128"}) == said({"NCCL_PROTO": ""}) == []
+    assert "for AllReduce:" in only({"NCCL_PROTO": "LL;allreduce:LL128"}).message
+
+
+def test_plugins_are_told() -> None:
+    assert said({"NCCL_NET_PLUGIN": "none"}) == []
+    assert said({"NCCL_ENV_PLUGIN": "x"}) == [("plugin_present", "note", "NCCL_ENV_PLUGIN")]
+    assert said({"NCCL_ENV_PLUGIN": "x"}, (2, 27, 7)) == [("name_too_new", "note", "NCCL_ENV_PLUGIN")]
+    assert "beside NCCL_ALGO" in only({"NCCL_TUNER_PLUGIN": "x", "NCCL_ALGO": "Ring"}).message
+
+
+def test_old_names_beside_new_ones() -> None:
+    assert said({"NCCL_MAX_NRINGS": "4", "NCCL_MAX_NCHANNELS": "8"}) == [("conflict", "fail", "NCCL_MAX_NRINGS")]
+    assert said({"NCCL_MAX_NRINGS": "8", "NCCL_MAX_NCHANNELS": "8"}) == said({"NCCL_MAX_NRINGS": "4"}) == []
+
+
+@pytest.mark.parametrize(
+    ("subsys", "hidden"), [("INIT", True), ("^ENV", True), ("", True), ("ENV", False), ("ALL", False), ("^COLL", False)]
+)
+def test_logs_without_the_lines_that_matter(subsys: str, hidden: bool) -> None:
+    expected = [("log_hidden", "note", "NCCL_DEBUG_SUBSYS")] if hidden else []
+    assert said({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsys}) == expected
+    assert said({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": subsys}) == []
+
+
+def test_files_add_values() -> None:
+    graph = file(b"NCCL_GRAPH_FILE=/x.xml\n")
+    assert said({}, conf=graph) == [("conf_sets", "note", "NCCL_GRAPH_FILE")]
+    assert said({}, conf=graph, wanted={"NCCL_GRAPH_FILE": None}) == [("conf_sets", "fail", "NCCL_GRAPH_FILE")]
+    assert said({}, conf=graph, wanted={"NCCL_GRAPH_FILE": "/x.xml"}) == [("conf_sets", "note", "NCCL_GRAPH_FILE")]
+    message = only({}, conf=graph, wanted={"NCCL_GRAPH_FILE": "/y"}).message
+    assert "expected /y, found /x.xml in /etc/nccl.conf line 1" in message
+    same = file(b"NCCL_BUFFSIZE=0x400000")
+    assert said({}, conf=same, wanted={"NCCL_BUFFSIZE": "4194304"}) == [("conf_sets", "note", "NCCL_BUFFSIZE")]
+
+
+def test_files_are_beaten_by_the_environment() -> None:
+    conf = file(b"NCCL_PROTO=LL\nNCCL_PROTO=Simple\n")
+    assert said({"NCCL_PROTO": "Simple"}, conf=conf) == [("conf_overridden", "note", "NCCL_PROTO")]
+    assert said({"NCCL_PROTO": "LL"}, conf=conf) == []
+
+
+def test_values_and_names_in_files_are_linted_too() -> None:
+    conf = file(b"NCCL_BUFFSIZE = 4M\nNCCL_MAX_NCHANNELS=08\nexport NCCL_ALGO=Ring\nCUDA_X=1\n")
+    assert said({}, conf=conf) == [
+        ("name_misspelt", "fail", "NCCL_BUFFSIZE "),
+        ("value_misread", "fail", "NCCL_MAX_NCHANNELS"),
+        ("name_misspelt", "fail", "export NCCL_ALGO"),
+        ("conf_sets", "note", "NCCL_BUFFSIZE "),
+        ("conf_sets", "note", "NCCL_MAX_NCHANNELS"),
+    ]
+    assert "4M" not in "".join(found.message for found in lint({}, NOW, conf=conf))  # whatever a stranger holds
+    assert all("/etc/nccl.conf" in found.message for found in lint({}, NOW, conf=conf))
+    level = file(b"NCCL_P2P_LEVEL=SYS\r\n", version=(2, 29, 7))
+    assert ("value_ignored", "fail", "NCCL_P2P_LEVEL") in said({}, (2, 29, 7), conf=level)
+    assert ("conflict", "fail", "NCCL_P2P_DISABLE") in said({"NCCL_P2P_DISABLE": "1"}, conf=file(b"NCCL_P2P_LEVEL=SYS"))
+
+
+def test_a_closed_file_is_not_an_empty_one() -> None:
+    assert said({}, conf=ConfFiles((), ("/etc/nccl.conf",))) == [("conf_sets", "unknown", None)]
+
+
+def test_thousands_of_strangers_are_not_compared_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {f"NCCL_STRANGE_{number}_KNOB": "1" for number in range(MOST_STRANGERS + 1)}
+    compared: list[str] = []
+    monkeypatch.setattr("sglang_ext.nccl.lint.suggest", compared.append)
+    assert {found.code for found in lint(env, NOW)} == {"name_unknown"} and compared == []
+    env.popitem()
+    assert {found.code for found in lint(env, NOW)} == {"name_unknown"} and len(compared) == MOST_STRANGERS
+
+
+_names = st.sampled_from(names()) | st.text(max_size=20).map("NCCL_".__add__) | st.text(max_size=30)
+_values = st.text(max_size=20) | st.sampled_from(
+    ["1", "0", "LL", "^LL", "Tree", "allreduce:Tree", "SYS", "4M", '"x"', "", "none"]
+)
+_versions = st.none() | st.tuples(st.just(2), st.integers(18, 33), st.integers(0, 9))
+
+
+@settings(max_examples=FUZZ // 20, deadline=None)
+@given(
+    st.dictionaries(_names, _values, min_size=10, max_size=20),
+    _versions,
+    st.binary(max_size=60),
+    st.dictionaries(_names, st.none() | _values, max_size=3),
+)
+def test_no_environment_makes_it_raise(
+    env: dict[str, str], version: tuple[int, ...] | None, data: bytes, wanted: dict[str, str | None]
+) -> None:
+    conf = file(data + b"\nNCCL_PROTO=LL128\nNCCL_X=1", "/a\nb", version=version or NOW)
+    for found in lint(env, version, conf=conf, wanted=wanted):
+        assert found.code in CODES and found.severity in ("fail", "unknown", "note")
+        assert found.message.isprintable() and found.message.strip() == found.message != ""

@@ -1,0 +1,378 @@
+"""What NCCL takes a text for, release by release: the value, and what is said of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_ext.nccl import lists
+from sglang_ext.nccl.catalogue import names
+from sglang_ext.nccl.integers import meant, strtoll, wrapped
+from sglang_ext.nccl.understand import understand
+
+FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
+NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
+
+
+def read(name: str, text: str, version: tuple[int, ...] | None = NOW) -> tuple[str, list[str]]:
+    value, faults = understand(name, text, version)
+    return value, [fault.code for fault in faults]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "codes", "fix"),
+    [
+        ("4194304", "4194304", [], ""),
+        ("0x400000", "4194304", [], ""),
+        ("-2", "-2", [], ""),
+        ("", "", [], ""),
+        ("4M", "4", ["value_misread"], "write 4194304"),
+        ("32k", "32", ["value_misread"], "write 32768"),
+        ("4MiB", "4", ["value_misread"], "write 4194304"),
+        ("1e6", "1", ["value_misread"], "write 1000000"),
+        ("1.5", "1", ["value_misread"], "write the number in plain digits"),
+        ("8,8", "8", ["value_misread"], "write the number in plain digits"),
+        ("08", "0", ["value_misread"], "write 8"),
+        ("010", "8", ["value_misread"], "write 10, or 8 if octal is meant"),
+        ("-010", "-8", ["value_misread"], "write -10, or -8 if octal is meant"),
+        ("0" + "1" * 20, str(int("1" * 20, 8)), ["value_misread"], "if octal is meant"),
+        ("-00", "0", ["value_unclear"], "write 0"),
+        ("007", "7", ["value_unclear"], "write 7"),
+        (" 8", "8", ["value_unclear"], "write 8"),
+        ("8 ", "8", ["value_unclear"], "write 8"),
+        ("8\r", "8", ["value_unclear"], "write 8"),
+        ("+8", "8", ["value_unclear"], "write 8"),
+        ('"8"', "0", ["quoted"], "write 8 without quotes"),
+        ("'8'", "0", ["quoted"], "write 8 without quotes"),
+        ('8"', "8", ["quoted"], "write 8 without quotes"),
+        ("auto", "0", ["value_misread"], "write the number in plain digits"),
+        ("0x", "0", ["value_misread"], "write"),
+        ("9" * 20, "", ["value_ignored"], "write a smaller number"),
+        ("9" * 9999, "", ["value_ignored"], "write a smaller number"),
+        ("9223372036854775807", "9223372036854775807", [], ""),
+        ("\u0664", "0", ["value_misread"], "write"),  # an Arabic digit is none to C
+    ],
+)
+def test_integers(text: str, value: str, codes: list[str], fix: str) -> None:
+    assert read("NCCL_BUFFSIZE", text) == (value, codes)
+    faults = understand("NCCL_BUFFSIZE", text, NOW).faults
+    assert all(fix in fault.message and fault.message.startswith("NCCL_BUFFSIZE: expected") for fault in faults)
+    assert all(fault.severity == ("note" if fault.code == "value_unclear" else "fail") for fault in faults)
+
+
+def test_a_text_without_digits_depends_on_the_release() -> None:
+    for version in (OLD, NOW, (2, 31, 2)):
+        assert read("NCCL_BUFFSIZE", "auto", version) == ("0", ["value_misread"])
+    assert read("NCCL_BUFFSIZE", "auto", NEW) == ("", ["value_ignored"])
+    assert read("NCCL_BUFFSIZE", "4M", NEW) == ("4", ["value_misread"])
+    (fault,) = understand("NCCL_BUFFSIZE", "auto", None).faults
+    assert "NCCL takes its default" in fault.message  # no version is claimed that nobody named
+
+
+@given(st.text(alphabet=" \t\r\n+-0123456789abfxXkM.,\"'e", max_size=24))
+def test_integers_as_libc_reads_them(text: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.strtoll.restype, libc.strtoll.argtypes = ctypes.c_longlong, (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
+    for base in (0, 10):
+        raw, end = ctypes.create_string_buffer(text.encode()), ctypes.c_char_p()
+        ctypes.set_errno(0)
+        value = libc.strtoll(ctypes.cast(raw, ctypes.c_char_p), ctypes.byref(end), base)
+        number = strtoll(text, base)
+        assert (number.value, number.rest, number.fits) == (value, (end.value or b"").decode(), ctypes.get_errno() == 0)
+
+
+def test_numbers_people_mean() -> None:
+    assert [meant(text, "size") for text in ("4M", "2 GB", "-1", "8ch", "1_000", "4X8")] == [
+        "4194304", "2147483648", "-1", "8", "1000", None,
+    ]  # fmt: skip
+    assert meant("yes", "bool") == "1" and meant("off", "bool") == "0" and meant("yes", "int") is None
+    assert wrapped(2**31) == -(2**31) and wrapped(2**32 + 5) == 5 and wrapped(2**63 - 1) == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "codes"),
+    [
+        # Only 1 is on, and nothing else does anything.
+        ("NCCL_P2P_DISABLE", "1", "1", []),
+        ("NCCL_P2P_DISABLE", "0", "", []),
+        ("NCCL_P2P_DISABLE", "", "", []),
+        ("NCCL_P2P_DISABLE", "01", "1", ["value_unclear"]),
+        ("NCCL_P2P_DISABLE", "1x", "1", ["value_misread"]),
+        ("NCCL_P2P_DISABLE", "2", "", ["value_ignored"]),
+        ("NCCL_P2P_DISABLE", "true", "", ["value_ignored"]),
+        # A number of which only 1 is on.
+        ("NCCL_SHM_DISABLE", "1", "1", []),
+        ("NCCL_SHM_DISABLE", "2", "2", ["value_misread"]),
+        ("NCCL_SHM_DISABLE", "true", "0", ["value_misread"]),
+        # A number of which only 0 is off.
+        ("NCCL_IB_DISABLE", "2", "2", ["value_unclear"]),
+        ("NCCL_IB_DISABLE", "yes", "0", ["value_misread"]),
+        # Numbers other than the listed ones.
+        ("NCCL_SHM_LOCALITY", "3", "", ["value_ignored"]),
+        ("NCCL_GRAPH_MIXING_SUPPORT", "2", "", ["value_ignored"]),
+        ("NCCL_NVLS_ENABLE", "7", "7", ["value_unclear"]),
+        ("NCCL_CUMEM_ENABLE", "-2", "-2", []),
+        # Numbers outside of what is taken.
+        ("NCCL_MAX_NCHANNELS", "0", "0", ["value_misread"]),
+        ("NCCL_MAX_NCHANNELS", "128", "128", ["value_unclear"]),
+        ("NCCL_MAX_NCHANNELS", "-2", "-2", []),
+        ("NCCL_NTHREADS", "100", "100", ["value_misread"]),
+        ("NCCL_NTHREADS", "1024", "1024", ["value_misread"]),
+        ("NCCL_NTHREADS", "256", "256", []),
+        ("NCCL_MAX_CTAS", "0", "", ["value_ignored"]),
+        ("NCCL_WORK_FIFO_BYTES", "1000000", "", ["value_ignored"]),
+        ("NCCL_WORK_FIFO_BYTES", "1048576", "1048576", []),
+        ("NCCL_SOCKET_NTHREADS", "17", "17", ["value_misread"]),
+        ("NCCL_CGA_CLUSTER_SIZE", "-5", "", ["value_ignored"]),
+        ("NCCL_IB_SUBNET_PREFIX_LEN", "33", "33", ["value_refused"]),
+    ],
+)
+def test_switches_and_ranges(name: str, text: str, value: str, codes: list[str]) -> None:
+    assert read(name, text) == (value, codes)
+
+
+def test_ranges_move_between_releases() -> None:
+    assert read("NCCL_MAX_NCHANNELS", "64", (2, 24, 3)) == ("64", ["value_unclear"])
+    assert read("NCCL_MAX_NCHANNELS", "64", (2, 25, 1)) == ("64", [])
+    assert read("NCCL_GRAPH_MIXING_SUPPORT", "2", OLD) == ("2", ["value_unclear"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "codes", "fix"),
+    [
+        ("SYS", "SYS", [], ""),
+        ("", "", [], ""),
+        ("2", "PXB", ["value_unclear"], "means PXB"),
+        ("4", "SYS", ["value_unclear"], "write SYS"),
+        ("99", "SYS", ["value_unclear"], "write SYS"),
+        ("0x3", "PHB", ["value_misread"], "write PHB"),
+        ("2x", "PXB", ["value_misread"], "write PXB"),
+        ("sys", "", ["value_ignored"], "write SYS"),
+        ("SYS ", "", ["value_ignored"], "write SYS"),
+        ("SYS\r", "", ["value_ignored"], "write SYS"),
+        ("System", "", ["value_ignored"], "write SYS"),
+        ("NVLINK", "", ["value_ignored"], "write NVL"),
+        ('"SYS"', "", ["quoted"], "write SYS without quotes"),
+        ("-1", "", ["value_ignored"], "write one of them"),
+        ("NET", "", ["value_ignored"], "write SYS"),
+        ("4294967295", "", ["value_refused"], "write SYS"),
+    ],
+)
+def test_levels(text: str, value: str, codes: list[str], fix: str) -> None:
+    for name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
+        assert read(name, text) == (value, codes)
+        assert all(fix in fault.message for fault in understand(name, text, NOW).faults)
+
+
+def test_levels_came_one_by_one() -> None:
+    assert read("NCCL_P2P_LEVEL", "C2C", (2, 25, 1)) == ("", ["value_ignored"])
+    assert read("NCCL_P2P_LEVEL", "C2C", (2, 26, 2)) == ("C2C", [])
+    assert read("NCCL_P2P_LEVEL", "P2C", (2, 26, 5)) == ("", ["value_ignored"])
+    assert read("NCCL_P2P_LEVEL", "P2C", (2, 27, 3)) == ("P2C", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "codes"),
+    [
+        ("LL", "LL", []),
+        ("ll,SIMPLE", "LL,Simple", []),
+        ("Simple,LL", "LL,Simple", []),
+        ("^LL128", "LL,Simple", []),
+        (",,LL,", "LL", []),
+        ("", "", []),
+        (";", "", []),
+        ("^", "LL,LL128,Simple", []),
+        ("allreduce:LL", "AllReduce:LL", []),
+        ("LL;allreduce:ll", "LL", []),
+        ("^LL128;allreduce:LL128", None, []),
+        ("broadcast:LL;reduce:LL;allgather:LL;reducescatter:LL;allreduce:LL", "LL", []),
+        ("allreduce:LL:Simple", "AllReduce:LL", []),  # what follows a second colon is never looked at
+        (":LL", "LL", []),
+        ("LL, LL128", None, ["value_refused"]),
+        ("LLL", None, ["value_refused"]),
+        ("LL LL128", None, ["value_refused"]),
+        ("allreduce:", None, ["value_refused"]),
+        ("sendrecv:LL", None, ["value_refused"]),
+        ("broadcast,allreduce:LL", None, ["value_refused"]),
+        ("^LL,^LL128", None, ["value_refused"]),
+        ("LL;Simple", None, ["value_refused"]),
+        (";LL", None, ["value_refused"]),
+        (":", None, ["value_refused"]),
+        ("LL\u212a", None, ["value_refused"]),
+        ('"LL"', None, ["quoted"]),
+        ("^LL,LL128,Simple", "none", ["no_algorithm"]),
+    ],
+)
+def test_lists_since_2_24(text: str, value: str | None, codes: list[str]) -> None:
+    found, said = read("NCCL_PROTO", text)
+    assert said == codes and (value is None or found == value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "codes"),
+    [
+        ("NCCL_PROTO", "ll,Simple", "LL,Simple", []),
+        ("NCCL_PROTO", "Simple,foo", "Simple", ["value_ignored"]),
+        ("NCCL_PROTO", "LL, LL128", "LL", ["value_ignored"]),
+        ("NCCL_PROTO", "", "none", ["value_ignored"]),
+        ("NCCL_ALGO", "allreduce:ring", "none", ["value_ignored"]),
+        ("NCCL_ALGO", "^tree", "Ring,CollNetDirect,CollNetChain,NVLS,NVLSTree", []),
+        ("NCCL_ALGO", "PAT", "none", ["value_ignored"]),
+    ],
+)
+def test_lists_up_to_2_23(name: str, text: str, value: str, codes: list[str]) -> None:
+    assert read(name, text, OLD) == (value, codes)
+
+
+def test_lists_move_between_releases() -> None:
+    assert read("NCCL_PROTO", "", (2, 22, 3)) == ("none", ["no_algorithm"])
+    assert read("NCCL_ALGO", "PAT", (2, 23, 4)) == ("PAT", [])
+    assert "2.24" in understand("NCCL_ALGO", "allreduce:ring", OLD).faults[0].message
+    everything = "Tree,Ring,CollNetDirect,CollNetChain,NVLS,NVLSTree,PAT"
+    assert read("NCCL_ALGO", everything) == ("", [])  # all of them is as good as no list
+    assert read("NCCL_ALGO", everything, NEW) == (everything, [])  # ... until a list shuts out symmetric kernels
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fix"),
+    [
+        ("NCCL_PROTO", "LL, LL128", "write LL,LL128"),
+        ("NCCL_PROTO", "LLL", "write LL for LLL"),
+        ("NCCL_ALGO", "rnig", "write Ring for rnig"),
+        ("NCCL_ALGO", "collnet", "write CollNetDirect for collnet"),
+        ("NCCL_ALGO", "Ring,quux", "take quux out"),
+        ("NCCL_ALGO", "allreduce:", "write it like"),
+    ],
+)
+def test_lists_have_a_fix(name: str, text: str, fix: str) -> None:
+    assert fix in understand(name, text, NOW).faults[0].message
+
+
+_words = st.sampled_from(["LL", "ll128", "Simple", "", "foo", "^LL", " LL"])
+_entries = st.tuples(
+    st.sampled_from(["", "", "allreduce:", "Broadcast:", "foo:", ":"]),
+    st.sampled_from(["", "^"]),
+    st.lists(_words, max_size=3),
+)
+_texts = st.lists(_entries, max_size=3).map(
+    lambda es: ";".join(f"{head}{no}{','.join(words)}" for head, no, words in es)
+)
+
+
+@given(_texts, st.sampled_from([OLD, (2, 23, 4), (2, 24, 3), NOW, NEW]))
+def test_a_canonical_list_means_itself(text: str, version: tuple[int, ...]) -> None:
+    parsed = lists.parse("NCCL_PROTO", text, version)
+    value = lists.canonical("NCCL_PROTO", parsed, version)
+    if not parsed.refused and "none" not in value:
+        again = lists.parse("NCCL_PROTO", value, version)
+        assert not again.refused and not again.ignored
+        assert lists.canonical("NCCL_PROTO", again, version) == value
+        assert value == "" or again.enabled == parsed.enabled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version", "value", "codes"),
+    [
+        ("NCCL_CTA_POLICY", "ZERO", (2, 28, 9), "0", ["value_misread"]),
+        ("NCCL_CTA_POLICY", "2", (2, 28, 9), "2", []),
+        ("NCCL_CTA_POLICY", "zero", NOW, "ZERO", []),
+        ("NCCL_CTA_POLICY", "default|zero", NOW, "ZERO", []),
+        ("NCCL_CTA_POLICY", "ZERO|EFFICIENCY", NOW, "ZERO", ["value_misread"]),
+        ("NCCL_CTA_POLICY", "2", NOW, "ZERO", ["value_unclear"]),
+        ("NCCL_CTA_POLICY", "7", NOW, "", ["value_ignored"]),
+        ("NCCL_CTA_POLICY", "fast", NOW, "", ["value_ignored"]),
+        ("NCCL_CTA_POLICY", "\u0662", NOW, "", ["value_ignored"]),
+        ("NCCL_SOCKET_FAMILY", "AF_INET6", NOW, "AF_INET6", []),
+        ("NCCL_SOCKET_FAMILY", "af_inet", NOW, "", ["value_ignored"]),
+        ("NCCL_NETDEVS_POLICY", "max:08", NOW, "MAX:8", []),
+        ("NCCL_NETDEVS_POLICY", "MAX:0", NOW, "", ["value_ignored"]),
+        ("NCCL_NET_MERGE_LEVEL", "PIX", NOW, "PIX", []),
+        ("NCCL_NET_MERGE_LEVEL", "PIXEL", NOW, "PIX", ["value_unclear"]),
+        ("NCCL_NET_MERGE_LEVEL", "pix", NOW, "LOC", ["value_misread"]),
+        ("NCCL_LAUNCH_MODE", "group", NOW, "GROUP", []),
+        ("NCCL_LAUNCH_MODE", "single", NOW, "", ["value_ignored"]),
+        ("NCCL_NET", "Socket", NOW, "socket", []),
+        ("NCCL_NET", "", NOW, "", ["value_refused"]),
+        ("NCCL_COLLNET_ENABLE", "yes", NEW, "0", ["value_misread"]),
+        ("NCCL_SOCKET_MAGIC", "0x10", NOW, "16", []),
+        ("NCCL_SOCKET_MAGIC", "16 ", NOW, "", ["value_ignored"]),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "1.5", NOW, "1", ["value_misread"]),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "1.5", NEW, "1.5", []),
+        ("NCCL_SOCKET_IFNAME", "lo", NOW, "lo", []),
+        ("NCCL_SOCKET_IFNAME", "l", NOW, "", ["value_ignored"]),
+        ("NCCL_SOCKET_IFNAME", "lo\r", NOW, "lo\r", ["value_misread"]),
+        ("NCCL_SOCKET_IFNAME", '"lo"', NOW, '"lo"', ["quoted"]),
+        ("NCCL_TOPO_FILE", "/x.xml ", NOW, "/x.xml ", ["value_misread"]),
+        ("NCCL_HOSTID", "a ", NOW, "a ", []),
+    ],
+)
+def test_words(name: str, text: str, version: tuple[int, ...], value: str, codes: list[str]) -> None:
+    assert read(name, text, version) == (value, codes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version", "value", "codes"),
+    [
+        ("NCCL_DEBUG", "info", OLD, "INFO", []),
+        ("NCCL_DEBUG", " info ", OLD, "", ["value_ignored"]),
+        ("NCCL_DEBUG", " info ", NOW, "INFO", []),
+        ("NCCL_DEBUG", "ATTN", NOW, "", ["value_ignored"]),
+        ("NCCL_DEBUG", "ATTN", NEW, "ATTN", []),
+        ("NCCL_DEBUG_SUBSYS", "env,init", OLD, "INIT,ENV", []),
+        ("NCCL_DEBUG_SUBSYS", "INIT, ENV", OLD, "INIT", ["value_ignored"]),
+        ("NCCL_DEBUG_SUBSYS", "INIT, ENV", NOW, "INIT,ENV", []),
+        ("NCCL_DEBUG_SUBSYS", "INIT,FOO", OLD, "INIT", ["value_ignored"]),
+        ("NCCL_DEBUG_SUBSYS", "INIT,FOO", NOW, "", ["value_ignored"]),
+        ("NCCL_DEBUG_SUBSYS", "", NOW, "none", []),
+        ("NCCL_DEBUG_SUBSYS", "^COLL", NOW, "^COLL", []),
+        ("NCCL_DEBUG_SUBSYS", "RAS", OLD, "none", ["value_ignored"]),
+        ("NCCL_SET_THREAD_NAME", "2", (2, 30, 4), "2", ["value_unclear"]),
+        ("NCCL_SET_THREAD_NAME", "2", NOW, "", ["value_ignored"]),
+        ("NCCL_SET_THREAD_NAME", "TRUE", NOW, "1", []),
+        ("NCCL_SET_THREAD_NAME", "TRUE", OLD, "0", ["value_misread"]),
+    ],
+)
+def test_the_log_is_read_more_strictly_since_2_30_7(
+    name: str, text: str, version: tuple[int, ...], value: str, codes: list[str]
+) -> None:
+    assert read(name, text, version) == (value, codes)
+    if name.startswith("NCCL_DEBUG"):  # a log that stays away changes no communication
+        assert all(fault.severity == "note" for fault in understand(name, text, version).faults)
+
+
+def test_what_is_not_read_means_nothing() -> None:
+    assert read("NCCL_CTA_POLICY", "ZERO", OLD) == ("", [])
+    assert read("NCCL_LL_THRESHOLD", "4M") == ("", [])
+    assert read("NCCL_MY_OWN_KNOB", "4M") == ("4M", [])
+    assert read("NCCL_BUFFSIZE", "8\0garbage") == ("8", [])
+
+
+def test_a_sentence_stays_on_its_line() -> None:
+    for name in names():
+        for text in ("'\n0'", "a\nb", "LL\n,foo\n", "\x1b[2J\u2028"):
+            assert all(fault.message.isprintable() for fault in understand(name, text, NOW).faults)
+
+
+def test_long_texts_make_short_sentences() -> None:
+    for name in names():
+        for text in ("x" * 100000, "^" * 5000 + ";" * 5000, ":" * 70000, '"' * 3000):
+            assert all(len(fault.message) < 1500 for fault in understand(name, text, NOW).faults)
+
+
+_versions = st.none() | st.tuples(st.just(2), st.integers(18, 33), st.integers(0, 9))
+_values = st.text(max_size=30) | st.text(alphabet="0123456789xXkKmM-+ ^,;:|LSimple128RngTree\"'\r", max_size=30)
+
+
+@settings(max_examples=FUZZ // 20, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(names()), _values, _versions), min_size=20, max_size=20))
+def test_no_value_makes_it_raise(some: list[tuple[str, str, tuple[int, ...] | None]]) -> None:
+    for name, text, version in some:
+        value, faults = understand(name, text, version)
+        assert isinstance(value, str)
+        for fault in faults:
+            assert fault.variable == name and fault.severity in ("fail", "note")
+            assert fault.message.startswith(f"{name}: expected ") and "\n" not in fault.message
