@@ -9,8 +9,11 @@ it needs, so the whole room keeps off `re`, `typing`, `dataclasses` and `pathlib
     parsing.py        the strict reader
     record.py         the base of our small immutable values
     header.py         what every patch must say about itself, and the seams it promises
-    series.py         the patch set of `patches/series`: order, digest, apply all or none
-    lock.py           `patches/upstream.toml`: which wheels and which files we know, by sha256
-    wheel_check.py    one upstream wheel against all of the above
+    series.py         the patch set of a release, from `patches/series`: order, digest, apply all or none
+    series_lint.py    what can be wrong with a series: unused, duplicate, overlapping
+    lock.py           `patches/upstream.toml`: which wheels and which files we know, by sha256; plain_toml.py reads it
+    overlay.py        patched copies on disk, for the import hook
     postcondition.py  where the seams ended up in the patched source, by `ast`
+    file_check.py     one upstream file under its patches: compiled, seams, back again
+    wheel_check.py    one upstream wheel, or an installed one, against all of the above
 """

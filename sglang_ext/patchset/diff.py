@@ -174,6 +174,9 @@ def _misfit(patch: Patch, number: int, lines: Sequence[bytes], found: Sequence[i
         return f"{where}: it has no context on one side, so it must {edge} the file, but does not; add context."
     if any(lines[at : at + len(old)] == old for at in range(min(floor, len(lines)))):
         return f"{where}: its lines occur only above the place of the hunk before it; make the diff again."
+    moved = _moved(old, lines)
+    if moved:
+        return f"{where}: {moved}; look where the patch belongs now with tools/rebase_patches.py."
     here = lines[stated : stated + len(old)]
     bad = next((at for at, line in enumerate(old) if at >= len(here) or here[at] != line), 0)
     there = _show(here[bad]) if bad < len(here) else "the end of the file"
@@ -183,6 +186,32 @@ def _misfit(patch: Patch, number: int, lines: Sequence[bytes], found: Sequence[i
     )
 
 
+def _moved(old: Sequence[bytes], lines: Sequence[bytes]) -> str:
+    """Where the first function or class among the hunk's lines went, if it is not what it was; else nothing."""
+    for line in old:
+        name = _defined(line)
+        if name:
+            found = [at for at, other in enumerate(lines) if _defined(other) == name]
+            if not found:
+                return f"the file has no `{name.decode('utf-8', 'replace')}` any more, so upstream moved or renamed it"
+            depth = len(line) - len(line.lstrip())
+            if all(len(lines[at]) - len(lines[at].lstrip()) != depth for at in found):
+                places = ", ".join(str(at + 1) for at in found)
+                what = name.decode("utf-8", "replace")
+                return f"`{what}` is at another depth now (line {places}), so upstream moved it into or out of a class"
+            return ""
+    return ""
+
+
+def _defined(line: bytes) -> bytes:
+    """b"    async def f(self):" -> b"def f"; empty where the line defines nothing."""
+    words = line.strip().removeprefix(b"async ").split(maxsplit=1)
+    if len(words) < 2 or words[0] not in (b"def", b"class"):
+        return b""
+    name = words[1].replace(b":", b"(").split(b"(")[0].strip()
+    return words[0] + b" " + name
+
+
 def _show(line: bytes) -> str:
     text = line.decode("utf-8", "replace").rstrip("\n")
-    return repr(text if len(text) <= 80 else text[:77] + "...")
+    return repr(text if len(text) <= 80 else text[:77] + "...") + ("" if line.endswith(b"\n") else " without a newline")

@@ -4,6 +4,7 @@
 
     [release."0.5.23"]
     patchset = "<digest of the patch set the patched hashes were made with>"
+    patches = ["<the patch files of that set in their order, below patches/>", ...]
 
     [release."0.5.23".wheels]
     "sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl" = "<sha256 of the wheel>"
@@ -12,7 +13,7 @@
     pristine = "<sha256 of the file as released>"
     patched = "<sha256 of the file after the patch set>"
 
-`tools/check_patches.py --write` makes it; nobody edits it by hand.
+Without `patches` it is what the series lists. `tools/check_patches.py --write` makes the lock; nobody edits it by hand.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from sglang_ext.patchset.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 SCHEMA = 1
+_READ: dict[bytes, Lock] = {}  # the last text that was read, and the lock it holds
 FIX = "write it again with tools/check_patches.py --write"
 
 
@@ -46,12 +48,19 @@ class LockedFile(Record):
 
 
 class Release:
-    """One upstream release: sha256 by wheel file name, LockedFile by target, and the patch set's digest."""
+    """One upstream release: sha256 by wheel file name, LockedFile by target, the patch set's digest and its files."""
 
-    __slots__ = ("files", "patchset", "version", "wheels")
+    __slots__ = ("files", "patches", "patchset", "version", "wheels")
 
-    def __init__(self, version: str, patchset: str, wheels: Mapping[str, str], files: Mapping[str, LockedFile]) -> None:
-        self.version, self.patchset = version, patchset
+    def __init__(
+        self,
+        version: str,
+        patchset: str,
+        wheels: Mapping[str, str],
+        files: Mapping[str, LockedFile],
+        patches: Sequence[str] = (),
+    ) -> None:
+        self.version, self.patchset, self.patches = version, patchset, tuple(patches)
         self.wheels, self.files = dict(wheels), dict(files)
 
     def __eq__(self, other: object) -> bool:
@@ -77,6 +86,13 @@ class Lock:
         """The versions, oldest first."""
         return tuple(release.version for release in self.releases)
 
+    def described(self) -> str:
+        """What is supported, in a few words for a sentence: `0.5.9 to 0.5.23 (19 releases)`."""
+        versions = self.supported()
+        if len(versions) < 2:
+            return versions[0] if versions else "no release"
+        return f"{versions[0]} to {versions[-1]} ({len(versions)} releases)"
+
     def release(self, version: str) -> Release | None:
         """The release of exactly that version, or None."""
         return next((release for release in self.releases if release.version == version), None)
@@ -85,8 +101,9 @@ class Lock:
         """The release of exactly that version; LockError where we do not know it."""
         found = self.release(version)
         if found is None:
-            known = ", ".join(self.supported()) or "none"
-            raise LockError(f"sglang {version} is not in the lock; supported: {known}. Install one of these.")
+            raise LockError(
+                f"sglang {version} is not in the lock; supported: {self.described()}. Install one of these."
+            )
         return found
 
 
@@ -107,7 +124,7 @@ def with_release(lock: Lock | None, new: Release) -> Lock:
                 f"File {target} of release {new.version} has sha256 {entry.pristine[:12]}, but the lock knows"
                 f" {files[target].pristine[:12]}: the wheels differ, so they cannot share one patch set."
             )
-    return Lock([*others, Release(new.version, new.patchset, {**wheels, **new.wheels}, new.files)])
+    return Lock([*others, Release(new.version, new.patchset, {**wheels, **new.wheels}, new.files, new.patches)])
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], int, str]:
@@ -124,14 +141,23 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, str]:
 
 def load_lock(path: str | os.PathLike[str]) -> Lock:
     """Read the lock file; LockError where it is missing, no TOML, or not of the form above."""
-    import tomllib
-
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
-            data = tomllib.load(file)
+            text = file.read()
     except OSError as error:
         raise LockError(f"The lock {name} cannot be read ({error.strerror}): {FIX}.") from None
+    # An importing process asks twice, for the targets and for the overlay.
+    if text not in _READ:
+        lock = _lock(name, text)
+        _READ.clear()
+        _READ[text] = lock
+    return _READ[text]
+
+
+def _lock(name: str, text: bytes) -> Lock:
+    try:
+        data = _toml(text.decode())
     except ValueError as error:
         raise LockError(f"The lock {name} is not TOML ({error}): {FIX}.") from None
     if data.get("schema") != SCHEMA:
@@ -146,7 +172,11 @@ def dump_lock(lock: Lock) -> str:
     parts = [f"# Written by tools/check_patches.py --write from upstream's wheels.\nschema = {SCHEMA}\n"]
     for release in lock.releases:
         top = f'release."{release.version}"'
-        parts.append(f'\n[{top}]\npatchset = "{release.patchset}"\n\n[{top}.wheels]\n')
+        parts.append(f'\n[{top}]\npatchset = "{release.patchset}"\n')
+        if release.patches:
+            names = ", ".join(f'"{name}"' for name in release.patches)
+            parts.append(f"patches = [{names}]\n")
+        parts.append(f"\n[{top}.wheels]\n")
         parts += [f'"{name}" = "{sha256}"\n' for name, sha256 in sorted(release.wheels.items())]
         for target, entry in sorted(release.files.items()):
             parts.append(f'\n[{top}.files."{target}"]\n')
@@ -154,10 +184,22 @@ def dump_lock(lock: Lock) -> str:
     return "".join(parts)
 
 
+def _toml(text: str) -> dict[str, object]:
+    """The text as TOML: quickly where it is as we write it. Raises ValueError."""
+    from sglang_ext.patchset.plain_toml import read
+
+    data = read(text)
+    if data is None:
+        import tomllib
+
+        data = tomllib.loads(text)
+    return data
+
+
 def _release(version: str, releases: Mapping[str, object], where: str) -> Release:
     table = _table(releases, version, f"{where}, release")
     where = f"{where}, release {version}"
-    _only(table, ("patchset", "wheels", "files"), where)
+    _only(table, ("patchset", "patches", "wheels", "files"), where)
     wheels = _table(table, "wheels", where)
     files = _table(table, "files", where)
     if not wheels or not files:
@@ -171,7 +213,21 @@ def _release(version: str, releases: Mapping[str, object], where: str) -> Releas
             _sha256(entry, "patched", f"{where}, file {target}"),
         )
     hashes = {name: _sha256(wheels, name, where) for name in wheels}
-    return Release(version, _sha256(table, "patchset", where), hashes, locked)
+    return Release(version, _sha256(table, "patchset", where), hashes, locked, _names(table, where))
+
+
+def _names(table: Mapping[str, object], where: str) -> list[str]:
+    """The patch files of a release: below the folder of the lock, and nowhere else."""
+    names = table.get("patches", [])
+    if isinstance(names, list) and all(isinstance(name, str) and is_patch_path(name) for name in names):
+        return names
+    raise LockError(f"{where}: `patches` is {names!r}, expected a list of relative paths that end in .patch: {FIX}.")
+
+
+def is_patch_path(name: str) -> bool:
+    """Is it one relative path of a patch file, in no other folder than it says?"""
+    plain = name.endswith(".patch") and len(name.split()) == 1 and not {"\\", '"'} & set(name)
+    return plain and not {"", ".", ".."} & set(name.split("/"))
 
 
 def _table(table: Mapping[str, object], key: str, where: str) -> dict[str, object]:

@@ -70,27 +70,33 @@ def identify(root: str, lock: Lock) -> tuple[str, Release, dict[str, str]]:
     Returns ``("pristine" | "patched", release, hashes)``. Raises OverlayError when the files are neither, all alike.
     """
     found: dict[str, str] = {}
-    for target in sorted({name for version in lock.supported() for name in lock.get(version).files}):
+    for target in sorted({name for release in lock.releases for name in release.files}):
         try:
             found[target] = sha256_file(os.path.join(root, target))
         except OSError:
             found[target] = "no such file"
-    for version in lock.supported():
-        release = lock.get(version)
-        for kind in ("pristine", "patched"):
-            if all(found.get(target) == getattr(entry, kind) for target, entry in release.files.items()):
-                return kind, release, {target: found[target] for target in release.files}
-    raise _no_release(root, lock, found)
+    fitting = [
+        (kind, release)
+        for release in lock.releases
+        for kind in ("pristine", "patched")
+        if all(found.get(target) == getattr(entry, kind) for target, entry in release.files.items())
+    ]
+    if not fitting:
+        raise _no_release(root, lock, found)
+    if len(fitting) > 1:  # a post release may change none of our files; then the metadata says which one it is
+        version = installed_version(root)
+        fitting.sort(key=lambda fit: fit[1].version != version)
+    kind, release = fitting[0]
+    return kind, release, {target: found[target] for target in release.files}
 
 
 def _no_release(root: str, lock: Lock, found: Mapping[str, str]) -> OverlayError:
     """Say why nothing fits: another release, or a known one with a changed file."""
     version = installed_version(root)
-    supported = ", ".join(lock.supported())
     if version not in lock.supported():
         return OverlayError(
             "unsupported_upstream",
-            f"sglang {version} in {root} is not supported by this sglang-ext, which patches {supported}; "
+            f"sglang {version} in {root} is not supported by this sglang-ext, which patches {lock.described()}; "
             f'run: pip install "sglang=={lock.supported()[-1]}"',
         )
     for target, entry in lock.get(version).files.items():
@@ -126,14 +132,14 @@ def prepare(root: str, *, cache: str | None = None, patches: str | None = None) 
     patches = patches or patches_folder()
     lock = load_lock(os.path.join(patches, "upstream.toml"))
     kind, release, hashes = identify(root, lock)
-    digest = patch_set_digest(patches)
+    digest = patch_set_digest(patches, release.patches)
     if kind == "patched":
         return Prepared("baked", release.version, digest, {}, hashes)
     patched = {target: entry.patched for target, entry in release.files.items()}
     key = hashlib.sha256(repr((digest, sorted(hashes.items()), sorted(patched.items()))).encode()).hexdigest()[:24]
     folder = os.path.join(cache or cache_base(), "overlay", key)
     if not os.path.lexists(folder):
-        _build(folder, root, patches, patched)
+        _build(folder, root, patches, release)
     _check(folder, patched)
     _ensure_bytecode(folder, patched)
     files = {target: os.path.join(folder, target) for target in patched}
@@ -174,14 +180,15 @@ def _check(folder: str, patched: Mapping[str, str]) -> None:
             )
 
 
-def _build(folder: str, root: str, patches: str, patched: Mapping[str, str]) -> None:
+def _build(folder: str, root: str, patches: str, release: Release) -> None:
     """Write the overlay beside its final place and move it there in one step."""
+    patched = {target: entry.patched for target, entry in release.files.items()}
 
     def read(target: str) -> bytes:
         with open(os.path.join(root, target), "rb") as file:
             return file.read()
 
-    results = load_patch_set(patches).apply_all(read)
+    results = load_patch_set(patches, release.patches).apply_all(read)
     for target, expected in patched.items():
         found = hashlib.sha256(results.get(target, b"")).hexdigest()
         if found != expected:

@@ -65,8 +65,7 @@ def check_seams(source: bytes, expected: Sequence[tuple[str, str]]) -> list[str]
             places = ", ".join(f"{seam.qualname} (line {seam.line})" for seam in elsewhere)
             faults.append(f"Seam {name} is in the wrong place: expected in {qualname}, found in {places}.")
         else:
-            known = "" if qualname in walk.scopes else f", and the file has no {qualname}"
-            faults.append(f"Seam {name} is missing: expected in {qualname}, found nowhere{known}.")
+            faults.append(f"Seam {name} is missing: expected in {qualname}, found nowhere{walk.whereabouts(qualname)}.")
     wanted = {name for _, name in expected}
     for seam in found:
         if seam.kind == "other" and (seam.qualname, seam.name) in expected:
@@ -92,6 +91,15 @@ class _Walk:
         self.names = set(self._imported(tree.body))
         for statement in tree.body:
             self._visit(statement, MODULE, "")
+
+    def whereabouts(self, qualname: str) -> str:
+        """What to add where a function that should have a seam is gone: nothing while it is still there."""
+        if qualname in self.scopes:
+            return ""
+        last = qualname.rpartition(".")[2]
+        moved = sorted(scope for scope in self.scopes if scope.rpartition(".")[2] == last) if last != "__init__" else []
+        there = f", but has {', '.join(moved)}: upstream moved it" if moved else ""
+        return f", and the file has no {qualname}{there}"
 
     def _imported(self, body: Iterable[ast.stmt]) -> Iterable[str]:
         """Names that imports from our package bind at module level, `if` and `try` blocks included."""

@@ -1,22 +1,32 @@
-"""The patch set: the patches that `patches/series` lists, in that order, and their digest; all or none apply.
+"""The patch set of a release: which patches, in which order, and their digest; all or none apply.
 
-`series` holds one path a line, relative to it, with `#` comments. Order lives there, never in file names.
-`local/` is the user's own: with `local=True` its patches follow ours, in the order of `local/series` where
-that file exists, else by name.
+`series` holds one entry a line with `#` comments, and with them the order, which is never in file names:
+
+    engine/            a folder of variants, each named by the first release it is for: engine/0.5.9.patch. A release
+                       takes the newest variant that is not newer than itself
+    extra/some.patch   one patch that every release takes
+
+Which files that comes to is written into the lock; the import hook reads them there (`names`), not here. `local/` is
+the user's own: with `local=True` its patches follow ours, in the order of `local/series` where that file exists, else
+by name.
 """
 
 from __future__ import annotations
 
 import os
 
-from sglang_ext.patchset.diff import Patch, PatchError, apply, parse
+from sglang_ext.patchset.lock import is_patch_path, version_key
+from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from sglang_ext.patchset.model import Patch
+
 LOCAL = "local"
+SUFFIX = ".patch"
 
 
 class SeriesError(PatchError):
@@ -34,12 +44,23 @@ class PatchSet(Record):
         self._set(tuple(patches), digest)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The patch files, as the lock lists them."""
+        return tuple(patch.origin for patch in self.patches)
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """The files it changes, each once, in the order they first come."""
         return tuple(dict.fromkeys(patch.target for patch in self.patches))
 
+    def of(self, target: str) -> tuple[Patch, ...]:
+        """The patches of one file, in order."""
+        return tuple(patch for patch in self.patches if patch.target == target)
+
     def apply_all(self, read: Callable[[str], bytes]) -> dict[str, bytes]:
         """Patched bytes by target; `read` gives a target's bytes. Any fault raises: all or none."""
+        from sglang_ext.patchset.diff import apply
+
         results: dict[str, bytes] = {}
         for patch in self.patches:
             source = results[patch.target] if patch.target in results else read(patch.target)
@@ -47,80 +68,133 @@ class PatchSet(Record):
         return results
 
 
-def load_patch_set(root: str | os.PathLike[str], *, local: bool = False) -> PatchSet:
-    """The patch set below the folder `root`; PatchError where a file is missing or is no good patch."""
-    folder = os.fspath(root)
-    files = _patch_files(folder, local)
-    patches = [parse(_decode(name, data), name) for name, data in files]
-    return PatchSet(patches, _digest(files))
+def load_patch_set(
+    root: str | os.PathLike[str], names: Sequence[str] | None = None, *, local: bool = False
+) -> PatchSet:
+    """The patch set of these files below the folder `root`; without `names`, the newest release's by the series.
 
-
-def patch_set_digest(root: str | os.PathLike[str], *, local: bool = False) -> str:
-    """The digest `load_patch_set` would give, without parsing any patch."""
-    return _digest(_patch_files(os.fspath(root), local))
-
-
-def lint_series(root: str | os.PathLike[str]) -> list[str]:
-    """One sentence per fault: bad, double, missing and unlisted entries, and hunks on one another's lines."""
-    folder = os.fspath(root)
-    try:
-        names, faults = _entries(_read(folder, "series"), "series")
-    except SeriesError as error:
-        return [str(error)]
-    patches: list[Patch] = []
-    for name in names:
-        try:
-            patches.append(parse(_decode(name, _read(folder, name)), name))
-        except PatchError as error:
-            faults.append(str(error))
-    for name in sorted(_unlisted(folder) - set(names)):
-        faults.append(f"Patch {name} is not listed in {os.path.join(folder, 'series')}: list it or delete it.")
-    return faults + overlaps(patches)
-
-
-def overlaps(patches: Sequence[Patch]) -> list[str]:
-    """One sentence for each two hunks of different patches that share a line of their common target.
-
-    Each patch is read as made on top of those before it, so earlier regions are carried through later hunks.
+    PatchError where a file is missing or is no good patch.
     """
-    faults: list[str] = []
-    regions: dict[str, list[tuple[int, int, str]]] = {}  # target: (first line, line after, whose), as of now
-    for patch in patches:
-        earlier = regions.get(patch.target, [])
-        for number, hunk in enumerate(patch.hunks, 1):
-            start, end = hunk.old_start, hunk.old_start + len(hunk.old)
-            for first, after, owner in earlier:
-                if first < end and start < after:
-                    faults.append(
-                        f"Patch {patch.origin}, file {patch.target}, hunk {number} (lines {start}-{end - 1})"
-                        f" lies on lines of {owner}: merge the two patches, or move one."
-                    )
-        moved = [
-            (first + shift, after + shift, owner)
-            for first, after, owner in earlier
-            for shift in (sum(len(h.new) - len(h.old) for h in patch.hunks if h.old_start < first),)
-        ]
-        regions[patch.target] = moved + [
-            (hunk.new_start, hunk.new_start + len(hunk.new), f"{patch.origin}, hunk {number}")
-            for number, hunk in enumerate(patch.hunks, 1)
-        ]
-    return faults
+    files = _patch_files(os.fspath(root), names, local)
+    return PatchSet([read_patch(name, data) for name, data in files], _digest(files))
 
 
-def _patch_files(folder: str, local: bool) -> list[tuple[str, bytes]]:
-    """(path as in `series`, bytes) of every patch in order."""
-    names, faults = _entries(_read(folder, "series"), "series")
-    if local and os.path.isdir(os.path.join(folder, LOCAL)):
-        present = sorted(name for name in os.listdir(os.path.join(folder, LOCAL)) if name.endswith(".patch"))
-        order = f"{LOCAL}/series"
-        if os.path.exists(os.path.join(folder, LOCAL, "series")):
-            listed, more = _entries(_read(folder, order), order)
-            faults += more + [f"Patch {LOCAL}/{name} is not in {order}." for name in present if name not in listed]
-            present = listed
-        names += [f"{LOCAL}/{name}" for name in present]
+def patch_set_digest(root: str | os.PathLike[str], names: Sequence[str] | None = None, *, local: bool = False) -> str:
+    """The digest `load_patch_set` would give, without parsing any patch."""
+    return _digest(_patch_files(os.fspath(root), names, local))
+
+
+def patch_names(root: str | os.PathLike[str], version: str | None = None) -> tuple[str, ...]:
+    """The patch files that release takes, by the series; of the newest release without a version. Raises SeriesError."""
+    folder = os.fspath(root)
+    found, faults = entries(read_file(folder, "series"), "series")
     if faults:
         raise SeriesError(faults[0])
-    return [(name, _read(folder, name)) for name in names]
+    return tuple(_variant(folder, entry, version) if entry.endswith("/") else entry for entry in found)
+
+
+def entries(data: bytes, name: str) -> tuple[list[str], list[str]]:
+    """The entries of a series file, and one sentence per fault."""
+    found: list[str] = []
+    faults: list[str] = []
+    for number, line in enumerate(decode(name, data).split("\n"), 1):
+        entry = line.split("#")[0].strip()
+        where = f"File {name}, line {number}"
+        if not entry:
+            continue
+        if entry in found:
+            faults.append(f"{where} lists {entry} a second time: keep one.")
+        elif is_patch_path(entry) or (entry.endswith("/") and is_patch_path(f"{entry}x{SUFFIX}")):
+            found.append(entry)
+        else:
+            faults.append(
+                f"{where} is `{entry}`, but must be one relative path that ends in {SUFFIX}, or in / for a folder of"
+                " variants."
+            )
+    return found, faults
+
+
+def variants(folder: str, entry: str) -> list[str]:
+    """The variants in a folder of the series, oldest first; SeriesError where there is none, or one named otherwise."""
+    try:
+        present = [name for name in os.listdir(os.path.join(folder, *entry.split("/"))) if name.endswith(SUFFIX)]
+    except OSError as error:
+        raise SeriesError(
+            f"Folder {entry} of the series cannot be read ({error.strerror}): restore it or take the line out."
+        ) from None
+    for name in sorted(present):
+        if not version_key(name.removesuffix(SUFFIX))[0]:
+            raise SeriesError(
+                f"Variant {entry}{name} must be named by the first release it is for, such as {entry}0.5.23{SUFFIX}."
+            )
+    if not present:
+        raise SeriesError(f"Folder {entry} of the series holds no patch: add one or take the line out.")
+    present.sort(key=lambda name: version_key(name.removesuffix(SUFFIX)))
+    return [entry + name for name in present]
+
+
+def release_of(name: str) -> str:
+    """The release a variant is named by."""
+    return name.rpartition("/")[2].removesuffix(SUFFIX)
+
+
+def read_patch(name: str, data: bytes) -> Patch:
+    """The patch in a file's bytes. Raises PatchError."""
+    from sglang_ext.patchset.parsing import parse
+
+    return parse(decode(name, data), name)
+
+
+def read_file(folder: str, name: str) -> bytes:
+    """The bytes of a file of the patch set. Raises SeriesError."""
+    path = os.path.join(folder, *name.split("/"))
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        listed = "" if name.endswith("series") else " It belongs to the patch set: restore it or take it out."
+        raise SeriesError(f"File {path} cannot be read ({error.strerror}).{listed}") from None
+
+
+def decode(name: str, data: bytes) -> str:
+    """A file's text. Raises SeriesError."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SeriesError(f"File {name} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+
+
+def _variant(folder: str, entry: str, version: str | None) -> str:
+    known = variants(folder, entry)
+    if version is None:
+        return known[-1]
+    fitting = [name for name in known if version_key(release_of(name)) <= version_key(version)]
+    if not fitting:
+        raise SeriesError(
+            f"Release {version} is older than every variant in {entry}, the first of which is for"
+            f" {release_of(known[0])}: add {entry}{version}{SUFFIX}."
+        )
+    return fitting[-1]
+
+
+def _patch_files(folder: str, names: Sequence[str] | None, local: bool) -> list[tuple[str, bytes]]:
+    """(path below the folder, bytes) of every patch in order."""
+    found = list(names or patch_names(folder))
+    if local and os.path.isdir(os.path.join(folder, LOCAL)):
+        found += _local_names(folder)
+    return [(name, read_file(folder, name)) for name in found]
+
+
+def _local_names(folder: str) -> list[str]:
+    present = sorted(name for name in os.listdir(os.path.join(folder, LOCAL)) if name.endswith(SUFFIX))
+    order = f"{LOCAL}/series"
+    if os.path.exists(os.path.join(folder, LOCAL, "series")):
+        listed, faults = entries(read_file(folder, order), order)
+        faults += [f"Patch {LOCAL}/{name} is not in {order}." for name in present if name not in listed]
+        if faults:
+            raise SeriesError(faults[0])
+        present = listed
+    return [f"{LOCAL}/{name}" for name in present]
 
 
 def _digest(files: Sequence[tuple[str, bytes]]) -> str:
@@ -131,50 +205,3 @@ def _digest(files: Sequence[tuple[str, bytes]]) -> str:
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
-
-
-def _entries(data: bytes, name: str) -> tuple[list[str], list[str]]:
-    names: list[str] = []
-    faults: list[str] = []
-    for number, line in enumerate(_decode(name, data).split("\n"), 1):
-        entry = line.split("#")[0].strip()
-        where = f"File {name}, line {number}"
-        if not entry:
-            continue
-        if entry in names:
-            faults.append(f"{where} lists {entry} a second time: keep one.")
-            continue
-        parts = entry.split("/")
-        if len(entry.split()) != 1 or not entry.endswith(".patch") or "\\" in entry or {"", ".", ".."} & set(parts):
-            faults.append(f"{where} is `{entry}`, but must be one relative path that ends in .patch.")
-            continue
-        names.append(entry)
-    return names, faults
-
-
-def _read(folder: str, name: str) -> bytes:
-    path = os.path.join(folder, *name.split("/"))
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        listed = "" if name.endswith("series") else " It is listed in the series: restore it or take the line out."
-        raise SeriesError(f"File {path} cannot be read ({error.strerror}).{listed}") from None
-
-
-def _decode(name: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise SeriesError(f"File {name} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
-
-
-def _unlisted(folder: str) -> set[str]:
-    """Every *.patch below `folder` outside `local/`."""
-    found: set[str] = set()
-    for where, folders, names in os.walk(folder):
-        if where == folder and LOCAL in folders:
-            folders.remove(LOCAL)
-        below = os.path.relpath(where, folder).replace(os.sep, "/")
-        found |= {name if below == "." else f"{below}/{name}" for name in names if name.endswith(".patch")}
-    return found

@@ -97,11 +97,3 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
         assert done.status == 0
         loaded = {line.rpartition("|")[2].strip() for line in done.err.splitlines() if line.startswith("import time")}
         assert not loaded & {"torch", "sglang", "numpy", "psutil", "asyncio", "tomllib"}, words
-
-
-def test_the_dependency_is_the_lock() -> None:
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lock = tomllib.loads((ROOT / "patches" / "upstream.toml").read_text())
-    assert project["dependencies"] == [f"sglang=={version}" for version in lock["release"]]

@@ -161,7 +161,7 @@ def test_the_room_is_light_to_import() -> None:
     root = Path(__file__).parents[2]
     code = (
         f"import sys; sys.path.insert(0, {str(root)!r})\n"
-        "from sglang_ext.patchset import diff, header, lock, postcondition, series\n"
+        "from sglang_ext.patchset import diff, header, lock, plain_toml, postcondition, series, series_lint\n"
         "heavy = {'re', 'typing', 'dataclasses', 'pathlib', 'hashlib', 'tomllib', 'ast', 'difflib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

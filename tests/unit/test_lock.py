@@ -52,8 +52,53 @@ def test_unknown_release() -> None:
     assert lock.get("0.5.23") == _release()
     with pytest.raises(LockError, match=r"sglang 0\.5\.24 is not in the lock; supported: 0\.5\.23"):
         lock.get("0.5.24")
-    with pytest.raises(LockError, match="supported: none"):
+    with pytest.raises(LockError, match="supported: no release"):
         Lock([]).get("0.5.24")
+
+
+def test_what_is_supported_in_words() -> None:
+    assert Lock([]).described() == "no release"
+    assert Lock([_release()]).described() == "0.5.23"
+    lock = Lock([_release("0.5.23"), _release("0.5.9"), _release("0.5.10.post1")])
+    assert lock.described() == "0.5.9 to 0.5.23 (3 releases)"
+    with pytest.raises(LockError, match=r"sglang 0\.5\.8 is not in the lock; supported: 0\.5\.9 to 0\.5\.23 \(3 rel"):
+        lock.get("0.5.8")
+
+
+def test_the_patches_a_release_takes(tmp_path: Path) -> None:
+    names = ("engine/0.5.9.patch", "b.patch")
+    path = tmp_path / "upstream.toml"
+    path.write_text(dump_lock(Lock([_release(patches=names)])))
+    assert load_lock(path).get("0.5.23").patches == names
+    assert with_release(load_lock(path), _release(patches=("c.patch",))).get("0.5.23").patches == ("c.patch",)
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.patch", "/a.patch", "a//b.patch", "a.diff", "a b.patch", "./a.patch", "a\\\\b.patch"]
+)
+def test_patches_stay_below_their_folder(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "upstream.toml"
+    path.write_text(dump_lock(Lock([_release(patches=("a.patch",))])).replace('["a.patch"]', f'["{name}"]'))
+    with pytest.raises(LockError, match="`patches` is"):
+        load_lock(path)
+    path.write_text(dump_lock(Lock([_release(patches=("a.patch",))])).replace('["a.patch"]', "7"))
+    with pytest.raises(LockError, match="`patches` is 7"):
+        load_lock(path)
+
+
+def test_a_lock_with_other_line_endings_or_comments_is_read_too(tmp_path: Path) -> None:
+    """What is not as we write it takes the long way, and means the same."""
+    text = dump_lock(Lock([_release(patches=("a.patch",))]))
+    path = tmp_path / "upstream.toml"
+    path.write_text(text)
+    lock = load_lock(path)
+    for other in (
+        text.replace("\n", "\r\n"),
+        text.replace("schema = 1", "schema = 1  # so far"),
+        text.replace(" = ", "="),
+    ):
+        path.write_bytes(other.encode())
+        assert load_lock(path).releases == lock.releases
 
 
 def test_version_order() -> None:
@@ -68,7 +113,7 @@ def test_version_order() -> None:
         ("schema = 1\n", "", "has schema None, expected 1"),
         ("schema = 1", "schema = 1\nextra = 1", "unknown key `extra`"),
         ("[release", "[releases", "unknown key `releases`"),
-        ("patchset = ", "patches = ", "unknown key `patches`"),
+        ("patchset = ", "patchsets = ", "unknown key `patchsets`"),
         (A, "a" * 63, f"`{WHEEL}` is '{'a' * 63}', expected a sha256"),
         (B, "B" * 64, "`pristine` is"),
         (f'"{C}"', "7", "`patched` is 7"),

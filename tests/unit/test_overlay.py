@@ -429,6 +429,52 @@ def test_the_lock_chooses_the_release_by_bytes(tmp_path: Path) -> None:
     assert (kind, release.version, hashes) == ("pristine", "9.9.0", {t: sha256(d) for t, d in old.items()})
 
 
+def test_a_post_release_with_the_same_files_is_told_by_its_metadata(tmp_path: Path) -> None:
+    files = {t: LockedFile(sha256(PRISTINE[t]), sha256(PATCHED[t])) for t in PRISTINE}
+    lock = Lock([Release(version, "0" * 64, {"w.whl": "0" * 64}, files) for version in ("9.9.1", "9.9.1.post1")])
+    for version in ("9.9.1", "9.9.1.post1"):
+        root = write_tree(tmp_path / version, PRISTINE, version)
+        assert identify(str(root), lock)[1].version == version
+    assert identify(str(write_tree(tmp_path / "odd", PRISTINE, "9.9.7")), lock)[1].version == "9.9.1"
+
+
+def test_a_refusal_names_the_installed_release_and_the_range(tmp_path: Path) -> None:
+    files = {t: LockedFile(sha256(PRISTINE[t]), sha256(PATCHED[t])) for t in PRISTINE}
+    lock = Lock([Release(v, "0" * 64, {"w.whl": "0" * 64}, files) for v in ("9.9.1", "9.9.2", "9.10.0")])
+    root = write_tree(tmp_path, {ONE: b"", TWO: b""}, "9.9.2rc1")
+    with pytest.raises(OverlayError) as error:
+        identify(str(root), lock)
+    assert error.value.code == "unsupported_upstream"
+    assert str(error.value) == (
+        f"sglang 9.9.2rc1 in {root} is not supported by this sglang-ext, which patches 9.9.1 to 9.10.0 (3 releases); "
+        'run: pip install "sglang==9.10.0"'
+    )
+
+
+def test_each_release_takes_its_variant(tmp_path: Path) -> None:
+    """Two releases, two variants of one patch: the lock says which, and each overlay has the digest of its own set."""
+    patches = tmp_path / "patches"
+    (patches / "one").mkdir(parents=True)
+    (patches / "series").write_text("one/\n")
+    releases, found = [], {}
+    for version, name in (("9.9.1", "stock"), ("9.9.3", "other")):
+        stock = b"def who():\n    return 'NAME'\n".replace(b"NAME", name.encode())
+        patched = stock.replace(b"return", b"return 'our ' +")
+        variant = f"one/{version}.patch"
+        (patches / variant).write_text(render(make(ONE, stock, patched, variant, "Subject: x\n\n")))
+        digest = patch_set_digest(patches, [variant])
+        files = {ONE: LockedFile(sha256(stock), sha256(patched))}
+        releases.append(Release(version, digest, {"w.whl": "0" * 64}, files, [variant]))
+        write_tree(tmp_path / version, {ONE: stock}, version)
+        found[version] = digest, patched
+    (patches / "upstream.toml").write_text(dump_lock(Lock(releases)))
+    for version, (digest, patched) in found.items():
+        prepared = prepare(str(tmp_path / version), cache=str(tmp_path / "cache"), patches=str(patches))
+        assert (prepared.mode, prepared.release, prepared.digest) == ("overlay", version, digest)
+        assert Path(prepared.files[ONE]).read_bytes() == patched
+    assert found["9.9.1"][0] != found["9.9.3"][0]
+
+
 # --- our own files ----------------------------------------------------------------------------------------
 
 

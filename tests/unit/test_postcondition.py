@@ -80,6 +80,17 @@ def test_missing_with_its_function() -> None:
     assert faults == ["Seam wraps is missing: expected in run, found nowhere, and the file has no run."]
 
 
+def test_moved_to_another_class() -> None:
+    source = b"from sglang_ext.a import s\n\nclass Engine:\n    def launch(self): ...\n"
+    (fault,) = check_seams(source, [("launch", "s")])
+    assert fault == (
+        "Seam s is missing: expected in launch, found nowhere, and the file has no launch, but has Engine.launch: upstream"
+        " moved it."
+    )
+    (fault,) = check_seams(source, [("Other.__init__", "s")])  # every class has one of these
+    assert fault.endswith("and the file has no Other.__init__.")
+
+
 def test_in_the_wrong_function() -> None:
     """GNU patch with fuzz puts a change meant for one function into its twin; the text looks applied."""
     twin = b"from sglang_ext.a import s\ndef launch_a():\n    pass\n\n@s\ndef launch_b():\n    pass\n"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sglang_ext.patchset.diff import PatchError, make, render
-from sglang_ext.patchset.series import SeriesError, lint_series, load_patch_set, patch_set_digest
+from sglang_ext.patchset.series import SeriesError, load_patch_set, patch_names, patch_set_digest
+from sglang_ext.patchset.series_lint import lint_series, unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,3 +152,97 @@ def test_local_patches_come_last_and_only_when_asked(write: Callable[..., Path])
     (root / "local" / "series").write_text("z.patch\ny.patch\n")
     ordered = load_patch_set(root, local=True).patches
     assert [patch.origin for patch in ordered][1:] == ["local/z.patch", "local/y.patch"]
+
+
+# --- variants
+
+OLD, MID, NEW = (BASE.replace(b"line 1\n", word) for word in (b"old\n", b"mid\n", b"new\n"))
+
+
+def _change(source: bytes) -> tuple[str, bytes, bytes]:
+    """Says something else in each of OLD, MID and NEW: three variants of a patch."""
+    return ONE, source, source.replace(b"line 2\n", b"line 2\nours\n")
+
+
+@pytest.fixture
+def varied(write: Callable[..., Path]) -> Path:
+    write("one/\nb.patch\n", b=(TWO, BASE, _edit(BASE, 7)))
+    return write(
+        "one/\nb.patch\n",
+        **{"one__0.5.9": _change(OLD), "one__0.5.10.post1": _change(MID), "one__0.5.23": _change(NEW)},
+    )
+
+
+def test_a_release_takes_the_newest_variant_that_is_not_newer(varied: Path) -> None:
+    assert lint_series(varied) == []
+    for version, name in (
+        ("0.5.9", "0.5.9"),
+        ("0.5.10", "0.5.9"),
+        ("0.5.10.post1", "0.5.10.post1"),
+        ("0.5.22", "0.5.10.post1"),
+        ("0.5.23", "0.5.23"),
+        ("0.5.23.post1", "0.5.23"),
+        (None, "0.5.23"),
+    ):
+        assert patch_names(varied, version) == (f"one/{name}.patch", "b.patch"), version
+    assert load_patch_set(varied).names == ("one/0.5.23.patch", "b.patch")
+    old = load_patch_set(varied, patch_names(varied, "0.5.9"))
+    assert old.digest == patch_set_digest(varied, old.names) != patch_set_digest(varied)
+    assert old.apply_all({ONE: OLD, TWO: BASE}.__getitem__)[ONE] == _change(OLD)[2]
+
+
+def test_a_release_older_than_every_variant_is_refused(varied: Path) -> None:
+    with pytest.raises(
+        SeriesError, match=r"0\.5\.8 is older than every variant in one/, the first of which is for 0\.5\.9"
+    ):
+        patch_names(varied, "0.5.8")
+
+
+def test_unused_variants_are_named(varied: Path) -> None:
+    used = [name for version in ("0.5.9", "0.5.23") for name in patch_names(varied, version)]
+    (fault,) = unused(varied, used)
+    assert fault.startswith("Patch one/0.5.10.post1.patch is used by no release of the lock")
+    assert list(unused(varied, [*used, "one/0.5.10.post1.patch"])) == []
+
+
+def test_variants_that_differ_in_line_numbers_only_are_one(varied: Path) -> None:
+    text = (varied / "one" / "0.5.10.post1.patch").read_text()
+    (varied / "one" / "0.5.12.patch").write_text(text.replace("@@ -1,", "@@ -9,").replace(" +1,", " +9,"))
+    (fault,) = lint_series(varied)
+    assert "Variants one/0.5.10.post1.patch and one/0.5.12.patch make the same changes" in fault
+
+
+def test_variants_of_two_files(varied: Path, write: Callable[..., Path]) -> None:
+    write("one/\nb.patch\n", **{"one__0.5.12": (TWO, BASE, _edit(BASE, 30))})
+    assert any("one/0.5.12.patch change two files" in fault for fault in lint_series(varied))
+
+
+def test_the_same_patch_twice(varied: Path, write: Callable[..., Path]) -> None:
+    write("one/\nb.patch\nc.patch\n", c=(TWO, BASE, _edit(BASE, 7)))
+    assert "Patches b.patch and c.patch make the same changes: delete one." in lint_series(varied)
+
+
+def test_overlap_of_one_variant_is_found(varied: Path, write: Callable[..., Path]) -> None:
+    write("one/\nc.patch\n", c=(ONE, _change(MID)[2], _change(MID)[2].replace(b"ours\n", b"theirs\n")))
+    (varied / "b.patch").unlink()
+    faults = lint_series(varied)
+    assert faults and all("c.patch" in fault and "lies on lines of one/" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("name", ["first", "v0.5.9"])
+def test_variants_are_named_by_releases(varied: Path, write: Callable[..., Path], name: str) -> None:
+    write("one/\nb.patch\n", **{f"one__{name}": _change(OLD)})
+    assert any(f"Variant one/{name}.patch must be named by the first release" in fault for fault in lint_series(varied))
+    with pytest.raises(SeriesError, match="must be named by"):
+        load_patch_set(varied)
+
+
+def test_folders_that_are_none(write: Callable[..., Path]) -> None:
+    root = write("one/\nempty/\n../up/\n", **{"one__0.5.9": _change(OLD), "one__sub__0.5.9": _change(OLD)})
+    (root / "empty").mkdir()
+    faults = lint_series(root)
+    assert any("Folder empty/ of the series holds no patch" in fault for fault in faults)
+    assert any("line 3 is `../up/`, but must be one relative path" in fault for fault in faults)
+    assert any("Patch one/sub/0.5.9.patch is not listed" in fault for fault in faults)
+    (root / "series").write_text("one/\ngone/\n")
+    assert any("Folder gone/ of the series cannot be read" in fault for fault in lint_series(root))

@@ -74,7 +74,7 @@ def _half_patched(place: Place) -> Done:
 
 def _another_release(place: Place) -> Done:
     (info,) = place.site.glob("sglang-*.dist-info")
-    info.rename(info.with_name("sglang-0.5.22.dist-info"))
+    info.rename(info.with_name("sglang-0.5.24.dist-info"))
     edit(place.upstream(0), b"import", b"import ")
     return place.launch()
 
@@ -88,12 +88,12 @@ def _sglang_missing(place: Place) -> Done:
 
 
 def _patch_tampered(place: Place) -> Done:
-    edit(place.package / "patches" / "engine" / "0.5.23.patch", b"\n+@", b"\n+# edited\n+@")
+    edit(place.package / "patches" / "engine" / "0.5.9.patch", b"\n+@", b"\n+# edited\n+@")
     return place.launch()
 
 
 def _patch_no_longer_fits(place: Place) -> Done:
-    path = place.package / "patches" / "scheduler" / "0.5.23.patch"
+    path = place.package / "patches" / "scheduler" / "0.5.9.patch"
     lines = path.read_bytes().split(b"\n")
     index = next(i for i, line in enumerate(lines) if line.startswith(b"@@")) + 1
     lines[index] = b" # a line that upstream does not have"
@@ -103,7 +103,7 @@ def _patch_no_longer_fits(place: Place) -> Done:
 
 def _patch_changed_within_its_form(place: Place) -> Done:
     edit(
-        place.package / "patches" / "scheduler" / "0.5.23.patch",
+        place.package / "patches" / "scheduler" / "0.5.9.patch",
         b"\n+@_sglang_ext.worker_entry",
         b"\n+@_sglang_ext.worker_entrY",
     )
@@ -111,7 +111,7 @@ def _patch_changed_within_its_form(place: Place) -> Done:
 
 
 def _patch_missing(place: Place) -> Done:
-    (place.package / "patches" / "deepseek_v2" / "0.5.23.patch").unlink()
+    (place.package / "patches" / "deepseek_v2" / "0.5.9.patch").unlink()
     return place.launch()
 
 
@@ -124,7 +124,7 @@ def _lock_tampered(place: Place) -> Done:
 def _lock_expects_another_result(place: Place) -> Done:
     lock = place.package / "patches" / "upstream.toml"
     text = lock.read_text()
-    at = text.index('patched = "') + len('patched = "')
+    at = text.index('patched = "', text.index('[release."0.5.23".files')) + len('patched = "')
     lock.write_text(text[:at] + "0" * 8 + text[at + 8 :])
     return place.launch()
 
@@ -206,12 +206,12 @@ def _no_home(place: Place) -> Done:
         fault("upstream's file cut off", "refused", "upstream_file_changed", 1, ("scheduler.py", "expected", REINSTALL), _truncated),
         fault("upstream's file gone", "refused", "upstream_file_changed", 1, ("deepseek_v2.py", "no such file", REINSTALL), _target_gone),
         fault("upstream half patched", "refused", "upstream_half_patched", 1, ("0.5.23", "expected all", "found sglang/srt/entrypoints/engine.py", REINSTALL), _half_patched),
-        fault("stock reinstalled over us: another release", "refused", "unsupported_upstream", 1, ("sglang 0.5.22", "patches 0.5.23", "pip install"), _another_release),
+        fault("stock reinstalled over us: another release", "refused", "unsupported_upstream", 1, ("sglang 0.5.24", "patches 0.5.9 to 0.5.23", "pip install"), _another_release),
         fault("sglang is not installed", "refused", "sglang_missing", 1, ("no sglang", "pip install sglang-ext"), _sglang_missing),
-        fault("a patch file edited (hunk counts wrong)", "refused", "patch_set_broken", 1, ("engine/0.5.23.patch", "pip install"), _patch_tampered),
-        fault("a patch that no longer fits", "refused", "patch_set_broken", 1, ("scheduler/0.5.23.patch", "pip install"), _patch_no_longer_fits),
+        fault("a patch file edited (hunk counts wrong)", "refused", "patch_set_broken", 1, ("engine/0.5.9.patch", "pip install"), _patch_tampered),
+        fault("a patch that no longer fits", "refused", "patch_set_broken", 1, ("scheduler/0.5.9.patch", "pip install"), _patch_no_longer_fits),
         fault("a patch edited so that it still applies", "refused", "patch_set_broken", 1, ("scheduler.py", "the lock expects", "pip install"), _patch_changed_within_its_form),
-        fault("a patch file gone", "refused", "patch_set_broken", 1, ("deepseek_v2/0.5.23.patch", "pip install"), _patch_missing),
+        fault("a patch file gone", "refused", "patch_set_broken", 1, ("deepseek_v2/0.5.9.patch", "pip install"), _patch_missing),
         fault("the lock damaged", "refused", "patch_set_broken", 1, ("upstream.toml", "expected a sha256", "pip install"), _lock_tampered),
         fault("the lock expects another result", "refused", "patch_set_broken", 1, ("engine.py", "the lock expects", "pip install"), _lock_expects_another_result),
         fault("the lock gone", "refused", "patch_set_broken", 1, ("upstream.toml", "pip install"), _lock_missing),
