@@ -1,0 +1,170 @@
+"""Installed packages: which sglang is there, who else claims its files, what hides it, which pins its version breaks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sglang_ext.doctor.distributions import Distribution, distributions, named, normal, packages_of
+from sglang_ext.doctor.here import Here
+from sglang_ext.doctor.pins import parse, rejects
+from sglang_ext.doctor.result import FAIL, NOTE, OK, WARN, Result, listed
+from sglang_ext.doctor.upstream import lock
+
+# Where two distributions would overwrite each other's files: what it is called, and the prefixes of their paths in RECORD.
+SHARED = (
+    ("the sglang package", ("sglang/",)),
+    ("the sglang_ext package", ("sglang_ext/",)),
+)
+
+
+def check_sglang(here: Here) -> Iterator[Result]:
+    """Its version, against the lock; a local part says that its files are patched already."""
+    found = named(distributions(here.child_path), "sglang")
+    known = lock()
+    supported = known.supported()
+    install = f"run: {here.executable} -m pip install sglang=={supported[-1]}"
+    if not packages_of(here.child_path, "sglang"):
+        if found and found[0].editable_from:
+            message = (
+                f"sglang is an editable install of {found[0].editable_from} by an import finder; the launcher misses it"
+            )
+            yield Result(FAIL, message, "install it without -e, or with --config-settings editable_mode=compat")
+        elif found:
+            yield Result(
+                FAIL, f"{found[0].folder} is there and no sglang package beside it", f"{install} --force-reinstall"
+            )
+        else:
+            yield Result(FAIL, f"no sglang can be imported by {here.executable}", install)
+        return
+    if not found:
+        yield Result(WARN, "sglang can be imported and no metadata says which release it is; its files decide", install)
+        return
+    public, _, local = found[0].version.partition("+")
+    if public not in supported:
+        message = f"sglang {found[0].version} is installed, expected one this sglang-ext patches: {known.described()}"
+        yield Result(FAIL, message, install)
+    else:
+        baked = f", a build with local version +{local}" if local else ""
+        yield Result(OK, f"sglang {found[0].version} is installed and in the lock{baked}", seen=(found[0].folder,))
+
+
+def check_sglang_ext(here: Here) -> Iterator[Result]:
+    """Is the sglang_ext that is imported the one that is installed?"""
+    from sglang_ext import __version__
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = named(distributions(here.path), "sglang-ext")
+    first = next(iter(packages_of(here.child_path, "sglang_ext")), None)
+    if found and first and first != os.path.join(found[0].place, "sglang_ext") and not found[0].editable_from:
+        message = f"sglang-ext {found[0].version} is installed in {found[0].place} and hidden by {first}"
+        yield Result(WARN, message, f"take {os.path.dirname(first)} off PYTHONPATH, or start in another folder")
+    elif found and first is None and not found[0].editable_from:
+        message = f"{found[0].folder} is there and no sglang_ext package beside it"
+        yield Result(FAIL, message, "run: pip install --force-reinstall --no-deps sglang-ext")
+    elif found:
+        yield Result(OK, f"sglang-ext {found[0].version} is installed", seen=(found[0].folder,))
+    else:
+        yield Result(NOTE, f"sglang-ext {__version__} is not installed: it runs from {package}")
+
+
+def check_pins(here: Here) -> Iterator[Result]:
+    """Requirements of other distributions that the installed sglang does not meet."""
+    found = distributions(here.path)
+    sglang = named(found, "sglang")
+    if not sglang:
+        yield Result(NOTE, "no sglang is installed, so no requirement on it was compared")
+        return
+    version = sglang[0].version
+    broken = False
+    for one in found:
+        for line in one.headers("Requires-Dist"):
+            name, pins = parse(line)
+            for pin in pins if normal(name) == "sglang" else ():
+                if not rejects(pin, version):
+                    continue
+                broken = True
+                message = f"{one.name} {one.version} requires sglang{pin.text}, found {version}"
+                if "+" in pin.version and "+" not in version:
+                    fix = f"a patched build was replaced by the stock one; run: pip install sglang=={pin.version} from your index"
+                    yield Result(FAIL, message, fix)
+                elif not rejects(pin, version.partition("+")[0]):
+                    yield Result(
+                        WARN, f"{message}, whose local part it does not accept", f"pin it as sglang=={version}"
+                    )
+                else:
+                    yield Result(WARN, message, "install the release it wants, or take that package out; see pip check")
+    if not broken:
+        yield Result(OK, f"every requirement on sglang in this environment is met by {version}")
+
+
+def check_owners(here: Here) -> Iterator[Result]:
+    """Two distributions that install the same file: the last one installed wins, and the metadata of the other is wrong."""
+    found = distributions(here.path)
+    clean = True
+    for what, prefixes in SHARED:
+        owners = [one for one in found if one.owns(*prefixes)]
+        if len({one.name for one in owners if one.place == owners[0].place}) > 1:
+            clean = False
+            names = [f"{one.name} {one.version}" for one in owners]
+            fix = f"pip uninstall {' '.join(one.name for one in owners)}, then install the one you want again"
+            yield Result(FAIL, f"{listed(names)} both install {what}: which files are there depends on the order", fix)
+    if clean:
+        yield Result(OK, "no two distributions install the same sglang or sglang_ext package")
+
+
+def check_duplicates(here: Here) -> Iterator[Result]:
+    """Two metadata folders of one name in one place: a half-finished upgrade, and tools disagree on which counts."""
+    seen: dict[tuple[str, str], list[Distribution]] = {}
+    for one in distributions(here.path):
+        seen.setdefault((one.place, one.name), []).append(one)
+    double = [group for group in seen.values() if len(group) > 1]
+    for group in double:
+        versions = " and ".join(one.version for one in group)
+        # pip leaves `~ame-1.0.dist-info` behind when it is interrupted; its name differs, so it is not found here.
+        grave = FAIL if group[0].name in ("sglang", "sglang-ext", "torch") else WARN
+        message = f"{group[0].name} is installed twice in {group[0].place}: {versions}"
+        yield Result(
+            grave, message, f"remove the stale metadata folder, then pip install --force-reinstall {group[0].name}"
+        )
+    if not double:
+        yield Result(OK, "every distribution is there once")
+
+
+def check_shadow(here: Here) -> Iterator[Result]:
+    """Is the sglang a server would import the installed one? A scratch copy in the folder it is started in comes first."""
+    copies = packages_of(here.child_path, "sglang")
+    if not copies:
+        yield Result(NOTE, "there is no sglang that could be hidden")
+        return
+    installed = named(distributions(here.path), "sglang")
+    places = {os.path.realpath(one.place) for one in installed}
+    home = next((one.editable_from for one in installed if one.editable_from), None)
+    place = os.path.realpath(os.path.dirname(copies[0]))
+    if (
+        not installed
+        or place in places
+        or (home and os.path.commonpath([os.path.realpath(home), place]) == os.path.realpath(home))
+    ):
+        others = tuple(f"{copy} (hidden)" for copy in copies[1:])
+        yield Result(OK, f"sglang would be imported from {copies[0]}", seen=others)
+        return
+    in_cwd = here.cwd is not None and place == os.path.realpath(here.cwd)
+    how = "as a server is started here" if in_cwd else "as it comes first on sys.path"
+    fix = "start in another folder" if in_cwd else f"take {os.path.dirname(copies[0])} off PYTHONPATH"
+    message = f"sglang would be imported from {copies[0]}, {how}; sglang {installed[0].version} in {installed[0].place} is hidden"
+    yield Result(FAIL, message, fix, tuple(f"{copy} (hidden)" for copy in copies[1:]))
+
+
+def check_editable(here: Here) -> Iterator[Result]:
+    """Editable installs: their files change without a reinstall."""
+    found = distributions(here.path)
+    editable = [
+        (one, one.editable_from) for name in ("sglang", "sglang-ext") for one in named(found, name) if one.editable_from
+    ]
+    for one, origin in editable:
+        yield Result(
+            NOTE, f"{one.name} {one.version} is an editable install of {origin}: its files can change at any time"
+        )
+    if not editable:
+        yield Result(OK, "neither sglang nor sglang-ext is an editable install")
