@@ -56,9 +56,43 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add_verify_options(parser)
 
 
+def add_diff_options(parser: argparse.ArgumentParser) -> None:
+    for name in ("A", "B"):
+        parser.add_argument(name, type=given, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the comparison as JSON to FILE, or to stdout instead of the table",
+    )
+
+
+def add_explain_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", type=given, help="a variable, or a reason code that was printed")
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="what NCCL makes of this value")
+    parser.add_argument(
+        "--nccl", metavar="VERSION", type=given, help="by the rules of this NCCL; default: the one installed here"
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the table",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show what each check rests on, also where all is well")
+
+
 def add_verify_options(parser: argparse.ArgumentParser) -> Any:
     """Selectors, contract and demands: the same for verify-env, gate and bench. Returns the group of selectors."""
-    from sglang_ext.delivery.options import add_contract_options
+    from sglang_ext.delivery.options import add_accept_option, add_contract_options
 
     group = parser.add_argument_group("which server (default: the only one on this host)")
     which = group.add_mutually_exclusive_group()
@@ -72,8 +106,11 @@ def add_verify_options(parser: argparse.ArgumentParser) -> Any:
     )
     add_contract_options(parser)
     group = parser.add_argument_group("how")
+    add_accept_option(group)
     group.add_argument(
-        "--require", choices=("exec", "live", "attested"), help="demand that this witness speaks for every variable"
+        "--require",
+        choices=("exec", "live", "attested", "effective"),
+        help="demand that this witness speaks for every variable",
     )
     group.add_argument("--all-processes", action="store_true", help="let helpers (detokenizer, ...) decide too")
     group.add_argument(
@@ -128,6 +165,70 @@ VERBS = {
                 "  130  interrupted (SIGINT)\n\n"
                 "example:\n"
                 "  sglang-ext bench run benchmarks/baseline.toml --json baseline.receipt.json"
+            ),
+        },
+    ),
+    "diff": Verb(
+        "everything that differs between two servers, or a server and a record",
+        add_diff_options,
+        "run_diff",
+        {
+            "usage": "sglang-ext diff A B [--json [FILE]]",
+            "description": (
+                "Compare two sides: contract, environment of the ranks, resolved arguments, versions, NCCL by file, driver,\n"
+                "patches, sizes, host. What is equal is counted; what one side cannot know is listed as not comparable.\n\n"
+                "A and B are each one of\n"
+                "  pid:N, port:N   a live server, ours or not\n"
+                "  run:DIR         the server of a run directory; once it has ended, what the directory holds\n"
+                "  FILE            a receipt of `bench run`, or a report of `verify-env --json`"
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  SAME, as far as both sides can tell\n"
+                "  1  DIFFERENT\n"
+                "  2  the command line is wrong, or a side cannot be read\n"
+                "  3  NOT COMPARABLE: nothing that both sides know, or there is no server\n\n"
+                "example:\n"
+                "  sglang-ext diff baseline.receipt.json port:30000"
+            ),
+        },
+    ),
+    "explain": Verb(
+        "what a variable does, what NCCL makes of a value, what a reason code means",
+        add_explain_options,
+        "run_explain",
+        {
+            "description": (
+                "Say what is known of a variable: what it does, what it takes, whether ranks must agree, when it is read, how\n"
+                "NCCL's log shows it, what SGLang does to it. With VALUE also what NCCL takes that for. Or of a reason code."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  it is known, and NCCL takes VALUE as it stands\n"
+                "  1  no variable or code of that name is known, or there is something wrong with VALUE\n"
+                "  2  the command line is wrong\n\n"
+                "examples:\n"
+                "  sglang-ext explain NCCL_P2P_LEVEL sys --nccl 2.30.7\n"
+                "  sglang-ext explain maybe_too_late"
+            ),
+        },
+    ),
+    "doctor": Verb(
+        "what is wrong with this environment, before any server starts",
+        add_doctor_options,
+        "run_doctor",
+        {
+            "description": (
+                "Examine this Python, what runs at its start, the installed packages, NCCL and its variables in this shell, what\n"
+                "may be looked at here, and what earlier runs have left. It reads only: nothing is imported of torch or sglang,\n"
+                "changed, removed or signalled. docs/doctor.md has every check."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  nothing stands in the way of a launch (ok, note, warn)\n"
+                "  1  a launch would fail or prove nothing (fail)\n"
+                "  2  the command line is wrong\n"
+                "  3  something that matters could not be seen (unknown)\n"
             ),
         },
     ),

@@ -14,7 +14,7 @@ from sglang_ext.contract.names import shown
 from sglang_ext.contract.profile import load_profile
 from sglang_ext.delivery import preflight
 from sglang_ext.delivery.context import Context, new_run
-from sglang_ext.delivery.options import launcher_parser, split
+from sglang_ext.delivery.options import LOG_VARIABLES, launcher_parser, split
 from sglang_ext.delivery.supervisor import Supervisor, die_as
 from sglang_ext.reasons import TABLE
 from sglang_ext.run.directory import RunError
@@ -47,10 +47,24 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
         contract = decide(
             load_profile(options.profile) if options.profile else None, options.sets, options.absents, os.environ
         )
+        if options.nccl_log is not None:
+            contract = without_log(contract)
     except ContractError as error:
         say(f"contract_invalid: {error}")
         return TABLE["contract_invalid"].exit
     return launch(contract, options, theirs)
+
+
+def without_log(contract: Contract) -> Contract:
+    """The contract without the variables that --nccl-log sets itself. Raises ContractError where a flag or profile demands one."""
+    for name in LOG_VARIABLES:
+        term = contract.terms.get(name)
+        if term is not None and term.source != "shell":
+            raise ContractError(
+                f"{name}: expected it left to --nccl-log, found {shown(term.want)} ({term.source}); drop one of the two"
+            )
+    kept = {name: term for name, term in contract.terms.items() if name not in LOG_VARIABLES}
+    return Contract(kept, contract.warnings)
 
 
 def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
@@ -64,11 +78,18 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
     try:
         preflight.check_hook(sys.meta_path, sys.flags)
         preflight.check_arguments(contract, arguments)
+        for note in preflight.check_values(contract, os.environ, options.accepted, sys.path):
+            say(note)
         host, port = preflight.address(arguments)
         preflight.check_port(host, port)
         prepared = preflight.check_upstream()
         context = new_run(
-            contract, mode="launcher", policy=options.verify, dry_run=options.dry_run, path=options.run_dir
+            contract,
+            mode="launcher",
+            policy=options.verify,
+            dry_run=options.dry_run,
+            path=options.run_dir,
+            accepted=options.accepted,
         )
     except preflight.Refused as refused:
         say(f"{refused.code}: {refused}")
@@ -79,7 +100,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
     say(f"sglang {prepared.release}, {prepared.mode}, patch set {prepared.digest[:12]}; run {context.directory.path}")
     for term in contract.terms.values():
         say(f"  {term.name} {shown(term.want)}  ({term.source})")
-    supervisor = Supervisor(context, arguments, say)
+    supervisor = Supervisor(context, arguments, say, log=options.nccl_log)
     status = 1
     grace: float | None = STOPPING
     try:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-USAGE = 2
+USAGE, UNKNOWN = 2, 3
 
 
 def complain(text: str) -> None:
@@ -26,9 +26,10 @@ def contract_of(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """One verification by the selectors. Raises what `verify` and the selectors raise, but no NoServerError."""
+    from sglang_ext.verify import expected as sizes
     from sglang_ext.verify import select
-    from sglang_ext.verify.check import Request, run_of, unseen, verify
-    from sglang_ext.verify.expected import from_arguments, from_record
+    from sglang_ext.verify.carried import run_of
+    from sglang_ext.verify.check import DECIDING, unseen, verify
 
     everything = options.all_processes
     directory = None
@@ -48,15 +49,20 @@ def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
 
     def complete(server: Any) -> bool:
         run = directory or run_of(server)
-        facts = run.read("server.json") if run else None
-        expected = from_record(facts) if facts else from_arguments(server.arguments)
-        return expected.here is not None and sum(p.role == "scheduler" for p in server.processes) >= expected.here
+        expected = sizes.of(server, run.read("server.json") if run else None)
+        return expected.here is not None and sum(p.role in DECIDING for p in server.processes) >= expected.here
 
     try:
         server = select.wait_for(find, complete, options.wait) if options.wait else find()
     except select.NoServerError as error:
         return unseen("no_server", str(error))
-    return verify(server, Request(contract, require=options.require, all_processes=everything), directory)
+    return verify(server, _request(options, contract, everything), directory)
+
+
+def _request(options: argparse.Namespace, contract: Any, everything: bool) -> Any:
+    from sglang_ext.verify.check import Request
+
+    return Request(contract, require=options.require, all_processes=everything, accepted=options.accepted)
 
 
 def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -> dict[str, Any]:
@@ -68,12 +74,12 @@ def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -
 
 def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """Every server on this host: their reports, and the worst verdict."""
-    from sglang_ext.verify.check import NoContractError, Request, unseen, verify
+    from sglang_ext.verify.check import NoContractError, unseen, verify
     from sglang_ext.verify.discover import find_servers
     from sglang_ext.verify.judge import worst
     from sglang_ext.verify.select import names
 
-    request = Request(contract, require=options.require, all_processes=options.all_processes)
+    request = _request(options, contract, options.all_processes)
     servers = []
     for server in find_servers():
         try:
@@ -92,6 +98,9 @@ def checked(options: argparse.Namespace, act: Any) -> int:
     from sglang_ext.verify.check import NoContractError
     from sglang_ext.verify.select import SeveralServersError
 
+    if options.require == "attested" and options.all_processes:
+        complain("--require attested --all-processes: only schedulers attest, helpers never do; drop one of the two")
+        return USAGE
     try:
         return int(act(contract_of(options)))
     except ContractError as error:
@@ -149,7 +158,7 @@ def run_gate(options: argparse.Namespace) -> int:
 
         if options.json is not None:
             open(options.json, "a", encoding="utf-8").close()  # an unwritable place is better known before than after
-        status, report = gate(look, exit_code, command)
+        status, report = gate(look, exit_code, command, complain)
         write_json(report, options.json)
         if not report["command"]["ran"]:
             complain(f"not run: the verdict is {report['before']['verdict']}")
@@ -180,6 +189,61 @@ def run_bench(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         complain("interrupted: no number, no receipt")
         return 130
+
+
+def run_diff(options: argparse.Namespace) -> int:
+    from sglang_ext.compare import verb
+    from sglang_ext.contract.model import ContractError
+    from sglang_ext.run.directory import RunError
+    from sglang_ext.verify.select import NoServerError, SeveralServersError
+
+    try:
+        status, report = verb.run(options.A, options.B, quiet=options.json == "-")
+        write_json(report, options.json)
+        return status
+    except verb.InputError as error:
+        complain(str(error))
+    except ContractError as error:
+        complain(f"contract_invalid: {error}")
+    except RunError as error:
+        complain(f"run_dir_unusable: {error}")
+    except SeveralServersError as error:
+        complain(f"several_servers: {error}")
+    except NoServerError as error:
+        complain(f"{error.code}: {error}")
+        return UNKNOWN
+    except OSError as error:
+        if not error.strerror:
+            raise
+        complain(f"{error.filename or 'the output'} cannot be written ({error.strerror}); name another place")
+    return USAGE
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    from sglang_ext import explain
+
+    try:
+        found = explain.explain(options.name, options.value, options.nccl)
+    except explain.InputError as error:
+        complain(str(error))
+        return USAGE
+    if options.json:
+        write_json(found, "-")
+    else:
+        print(explain.render(found))
+    return explain.status(found)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from sglang_ext.doctor import verb
+
+    try:
+        return verb.run(options.json, everything=options.verbose)
+    except OSError as error:
+        if not error.filename:
+            raise
+        complain(f"{error.filename} cannot be written ({error.strerror}); name another place")
+        return USAGE
 
 
 def write_json(report: dict[str, Any], where: str | None) -> None:

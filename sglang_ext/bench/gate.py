@@ -8,15 +8,35 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sglang_ext.run.process import Identity, is_alive
+
 SCHEMA = "sglang-ext/gate/1"
 LOST = 4  # verified before, not after
+TICK = 1.0  # seconds between two looks at whether the server still lives
 
 
-def pass_through(command: Sequence[str]) -> tuple[int, bool]:
+class Watch:
+    """Says once, while the command still runs, that a verified worker has ended: a long benchmark need not be waited for."""
+
+    def __init__(self, report: dict[str, Any], say: Callable[[str], object]) -> None:
+        self.say, self.told = say, False
+        self.workers = [(w["label"], Identity(w["pid"], w["start_time"])) for w in report["workers"] if w["counts"]]
+
+    def __call__(self) -> None:
+        if self.told:
+            return
+        gone = next((entry for entry in self.workers if not is_alive(entry[1])), None)
+        if gone is not None:
+            self.told = True
+            self.say(f"{gone[0]} (pid {gone[1].pid}) has ended while the command runs: its result will not count")
+
+
+def pass_through(command: Sequence[str], tick: Callable[[], object] = lambda: None) -> tuple[int, bool]:
     """Run ``command`` with our own stdio. Returns its exit status (128+N when it died of signal N), and whether we were
     told to end (SIGTERM), which is handed on to it.
 
-    A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards.
+    A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards. ``tick`` is called every
+    second while the command runs.
     """
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -34,7 +54,12 @@ def pass_through(command: Sequence[str]) -> tuple[int, bool]:
 
     terminate = signal.signal(signal.SIGTERM, hand_on)
     try:
-        status = child.wait()
+        while True:
+            try:
+                status = child.wait(timeout=TICK)
+                break
+            except subprocess.TimeoutExpired:
+                tick()
     finally:
         signal.signal(signal.SIGTERM, terminate)
         signal.signal(signal.SIGINT, ignored)
@@ -42,7 +67,10 @@ def pass_through(command: Sequence[str]) -> tuple[int, bool]:
 
 
 def gate(
-    check: Callable[[], dict[str, Any]], exit_code: Callable[[str], int], command: Sequence[str]
+    check: Callable[[], dict[str, Any]],
+    exit_code: Callable[[str], int],
+    command: Sequence[str],
+    say: Callable[[str], object] = lambda text: None,
 ) -> tuple[int, dict[str, Any]]:
     """Verify, run, verify again. Returns the exit status and the report with both verifications.
 
@@ -57,7 +85,7 @@ def gate(
     status = exit_code(report["before"]["verdict"])
     if status == 0:
         began = time.time()
-        own, told = pass_through(command)
+        own, told = pass_through(command, Watch(report["before"], say))
         report["command"] = {"ran": True, "exit": own, "seconds": time.time() - began, "told_to_end": told}
         report["after"] = check()
         same = same_server(report["before"], report["after"])

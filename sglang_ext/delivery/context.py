@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_ext import bootstrap
@@ -95,12 +95,20 @@ def open_run(path: str) -> Context:
     return Context(directory, run, Contract.from_json(contract))
 
 
-def new_run(contract: Contract, *, mode: str, policy: str, dry_run: bool = False, path: str | None = None) -> Context:
+def new_run(
+    contract: Contract,
+    *,
+    mode: str,
+    policy: str,
+    dry_run: bool = False,
+    path: str | None = None,
+    accepted: Sequence[str] = (),
+) -> Context:
     """Create a run directory that holds ``contract``; this process owns it."""
     if path is None:
         prune(runs.default_base())
     directory = runs.RunDirectory.create(path)
-    run = runs.begin(directory, mode=mode, policy=policy, dry_run=dry_run, owner=myself())
+    run = runs.begin(directory, mode=mode, policy=policy, dry_run=dry_run, owner=myself(), accepted=accepted)
     directory.write("contract.json", contract.to_json())
     return Context(directory, run, contract)
 

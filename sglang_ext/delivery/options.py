@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from sglang_ext.console import Help, given
 
@@ -15,7 +16,18 @@ OWN = {
     "--verify": True,
     "--run-dir": True,
     "--dry-run": False,
+    "--accept": True,
+    "--nccl-log": True,
 }
+# What --nccl-log has NCCL print. TUNING says what each collective was launched with: a line for every call outside CUDA
+# graphs, without end.
+LOG_SUBSYSTEMS = {"init": "INIT,ENV", "tuning": "INIT,ENV,TUNING"}
+
+LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+ACCEPTABLE = (
+    "conf_sets", "conflict", "ll128_forced", "name_dead", "name_misspelt", "name_too_new", "no_algorithm", "quoted",
+    "value_ignored", "value_misread", "value_refused",
+)  # fmt: skip
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -80,6 +92,26 @@ def add_contract_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept_option(group: Any) -> None:
+    """The option that takes a finding about values for what is wanted."""
+    group.add_argument(
+        "--accept",
+        metavar="CODE",
+        dest="accepted",
+        action="append",
+        default=[],
+        type=acceptable,
+        help="take this finding about names and values (ll128_forced, ...) for wanted: it becomes a note",
+    )
+
+
+def acceptable(code: str) -> str:
+    """A code that --accept takes: one that `nccl.lint` finds and that would refuse."""
+    if code not in ACCEPTABLE:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(ACCEPTABLE)}, found {code!r}")
+    return code
+
+
 def launcher_parser(prog: str) -> argparse.ArgumentParser:
     """The parser of the launcher's own options."""
     parser = argparse.ArgumentParser(
@@ -104,6 +136,7 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
         ),
     )
     add_contract_options(parser)
+    add_accept_option(parser)
     group = parser.add_argument_group("the launch")
     group.add_argument(
         "--verify",
@@ -115,6 +148,12 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
         "--dry-run",
         action="store_true",
         help="start the same processes the same way without loading weights, verify, stop",
+    )
+    group.add_argument(
+        "--nccl-log",
+        choices=tuple(LOG_SUBSYSTEMS),
+        help="have NCCL write a log per process into the run directory, so that verify-env has its own word (the witness "
+        "effective): init for what it read, tuning also for what it chose, at every call",
     )
     group.add_argument(
         "--run-dir",

@@ -6,13 +6,14 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import PathFinder
 from typing import Any
 
 from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.model import Contract
+from sglang_ext.contract.names import looks_secret
 from sglang_ext.delivery.options import value_of
 from sglang_ext.patchset import overlay
 from sglang_ext.patchset.model import PatchError
@@ -75,6 +76,38 @@ def check_arguments(contract: Contract, argv: Sequence[str]) -> None:
     fights = rules.fights(contract, rules.flag_settings(argv), os.environ)
     if fights:
         raise Refused("arguments_fight_contract", "; ".join(fight.sentence for fight in fights))
+
+
+def check_values(
+    contract: Contract, environment: Mapping[str, str], accepted: Collection[str], paths: Sequence[str]
+) -> list[str]:
+    """What the NCCL found on ``paths`` (a sys.path) will make of the values upstream is started with: the notes, in words.
+
+    Refuses what it would ignore, misread or end over: the alternative is to find out after a model has been loaded.
+    """
+    import pwd
+
+    from sglang_ext.nccl import conf, library
+    from sglang_ext.nccl.lint import lint
+
+    found = library.installed(paths)
+    version = found[0].library.version if found else None
+    started_with = {name: value for name, value in environment.items() if not looks_secret(name)}
+    contract.apply_to(started_with)
+    try:
+        home: str | None = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        home = None  # a container may run as a user nobody has written down
+    files = conf.load(started_with, version, home)
+    wanted = {name: term.want for name, term in contract.terms.items()}
+    findings = lint(started_with, version, conf=files, wanted=wanted)
+    grave = [finding for finding in findings if finding.severity == "fail" and finding.code not in accepted]
+    if grave:
+        raise Refused(grave[0].code, "; ".join(finding.message for finding in grave))
+    return [
+        f"{finding.code}: {finding.message}" + (" (accepted)" if finding.code in accepted else "")
+        for finding in findings
+    ]
 
 
 def address(argv: Sequence[str]) -> tuple[str, int]:

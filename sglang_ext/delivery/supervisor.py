@@ -15,6 +15,7 @@ from typing import Any
 from sglang_ext.delivery.context import Context
 from sglang_ext.delivery.ending import end, members
 from sglang_ext.delivery.guardian import Guardian
+from sglang_ext.delivery.options import LOG_SUBSYSTEMS, LOG_VARIABLES
 from sglang_ext.delivery.preflight import address
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive, myself, stat
@@ -33,11 +34,22 @@ def interpreter_flags() -> list[str]:
     return [switch for switch, on in switches if on]
 
 
+def nccl_log(run_dir: str, what: str) -> dict[str, str]:
+    """What has NCCL write a log per process into the run: it is delivered like NCCL's other variables, and demanded of nobody.
+
+    Over what the shell says, because a log that goes elsewhere is no witness.
+    """
+    file = run_dir.replace("%", "%%") + "/nccl.%h.%p.log"
+    return dict(zip(LOG_VARIABLES, ("INFO", LOG_SUBSYSTEMS[what], file), strict=True))
+
+
 class Supervisor:
     """One launch from start to end. ``say`` prints one line of progress."""
 
-    def __init__(self, context: Context, arguments: Sequence[str], say: Callable[[str], None]) -> None:
-        self.context, self.arguments, self.say = context, list(arguments), say
+    def __init__(
+        self, context: Context, arguments: Sequence[str], say: Callable[[str], None], *, log: str | None = None
+    ) -> None:
+        self.context, self.arguments, self.say, self.log = context, list(arguments), say, log
         self.signals: list[int] = []
         self.child: subprocess.Popen[bytes] | None = None
         self.main = Identity(0, 0)
@@ -58,6 +70,8 @@ class Supervisor:
         environment = dict(os.environ)
         self.context.contract.apply_to(environment)
         self.context.mark(environment)
+        if self.log is not None:
+            environment.update(nccl_log(self.context.directory.path, self.log))
         command = [sys.executable, *interpreter_flags(), "-m", "sglang.launch_server", *self.arguments]
         self.guardian.expect(self.context.id)
         self.child = subprocess.Popen(command, env=environment, start_new_session=True)

@@ -15,6 +15,7 @@ import json
 import os
 import stat as stat_bits
 import time
+from collections.abc import Sequence
 from typing import Any
 
 RUN_DIR = "SGLANG_EXT_RUN_DIR"
@@ -161,8 +162,18 @@ class RunDirectory:
         return sorted(f"{folder}/{name}" for name in found if name.endswith(".json"))
 
 
-def begin(directory: RunDirectory, *, mode: str, policy: str, dry_run: bool, owner: tuple[int, int]) -> dict[str, Any]:
-    """Write run.json. ``mode``: launcher or engine; ``policy``: strict, warn or off; ``owner``: pid, start time."""
+def begin(
+    directory: RunDirectory,
+    *,
+    mode: str,
+    policy: str,
+    dry_run: bool,
+    owner: tuple[int, int],
+    accepted: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write run.json. ``mode``: launcher or engine; ``policy``: strict, warn or off; ``owner``: pid, start time; ``accepted``:
+    the codes of findings about values that were taken for wanted.
+    """
     run = {
         "schema": SCHEMA,
         "id": os.path.basename(directory.path) + "-" + os.urandom(4).hex(),
@@ -171,6 +182,7 @@ def begin(directory: RunDirectory, *, mode: str, policy: str, dry_run: bool, own
         "policy": policy,
         "dry_run": dry_run,
         "owner": {"pid": owner[0], "start_time": owner[1]},
+        "accepted": sorted(accepted),
     }
     directory.write("run.json", run)
     return run

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h: it has no command line, and a big host has hundreds
+
 
 class Identity(NamedTuple):
     """A process that stays the same one. ``start_time`` is in clock ticks since boot (proc(5), field 22)."""
@@ -21,6 +23,7 @@ class Stat(NamedTuple):
     ppid: int
     session: int
     start_time: int
+    flags: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -31,30 +34,86 @@ class Stat(NamedTuple):
         """False for zombies: they hold a pid but run, own and answer nothing."""
         return self.state not in "ZXx"
 
+    @property
+    def of_the_kernel(self) -> bool:
+        return bool(self.flags & KERNEL_THREAD)
+
 
 def parse_stat(text: str) -> Stat:
     """Read one line of /proc/PID/stat. The command may hold blanks and parentheses: the last ``)`` ends it."""
     pid = int(text[: text.index(" ")])
-    fields = text[text.rindex(")") + 2 :].split()
-    return Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    fields = text[text.rindex(")") + 2 :].split(None, 20)
+    return Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[6]))
+
+
+def read_whole(path: str) -> bytes:
+    """A file of /proc, without the layers of `open`: a host has thousands of processes. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        whole = os.read(handle, 4096)
+        while piece := os.read(handle, 65536):  # tables come in pieces that are not full
+            whole += piece
+        return whole
+    finally:
+        os.close(handle)
 
 
 def stat(pid: int) -> Stat | None:
     """The process ``pid`` now, or None when there is none (or /proc hides it)."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return parse_stat(file.read())
+        return parse_stat(read_whole(f"/proc/{pid}/stat").decode("utf-8", "replace"))
     except (OSError, ValueError):
         return None
 
 
-def effective_uid(pid: int) -> int | None:
-    """The user ``pid`` acts as (proc(5), status), or None when it is gone."""
+def status(pid: int | str) -> dict[str, str]:
+    """The lines of /proc/PID/status by name (proc(5)); empty when it is gone or hidden. Anybody may read it."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return next(int(line.split()[2]) for line in file if line.startswith("Uid:"))
-    except (OSError, StopIteration, ValueError):
-        return None
+        text = read_whole(f"/proc/{pid}/status").decode("utf-8", "replace")
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def effective_uid(pid: int) -> int | None:
+    """The user ``pid`` acts as, or None when it is gone."""
+    words = status(pid).get("Uid", "").split()
+    return int(words[1]) if len(words) > 1 else None
+
+
+def inner_pid(pid: int) -> int:
+    """What ``pid`` calls itself: its pid in the innermost pid namespace it is in (a container's), else ``pid``.
+
+    What a worker writes about itself, and the names of its files, hold this number; the kernel and /proc speak ours.
+    """
+    words = status(pid).get("NSpid", "").split()
+    return int(words[-1]) if words else pid
+
+
+def namespace(pid: int | str, kind: str) -> str:
+    """The namespace of this kind (``mnt``, ``net``, ``pid``, ...) ``pid`` is in; empty when that is closed to us."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return ""
+
+
+def in_our_namespace(pid: int, kind: str) -> bool:
+    """Does ``pid`` share our namespace of this kind? True where that cannot be told."""
+    return namespace(pid, kind) in ("", namespace("self", kind))
+
+
+def root_of(pid: int) -> str:
+    """What a path of ``pid`` must begin with for us: ``/proc/PID/root`` where it lives in other mounts or another root.
+
+    Empty where its paths are ours. That link is closed to whoever may not look into the process: then it is empty too,
+    and nothing of its own could be read anyhow.
+    """
+    try:
+        same = os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/proc/self/root"))
+    except OSError:
+        return ""
+    return "" if same and in_our_namespace(pid, "mnt") else f"/proc/{pid}/root"
 
 
 def myself() -> Identity:
@@ -81,8 +140,7 @@ def all_stats() -> dict[int, Stat]:
 def command_line(pid: int) -> list[str]:
     """The arguments of ``pid``; a title written by setproctitle comes as one item. Empty when unreadable."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            raw = file.read()
+        raw = read_whole(f"/proc/{pid}/cmdline")
     except OSError:
         return []
     return [part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0 ").split(b"\0")] if raw else []

@@ -4,82 +4,58 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
+from sglang_ext.nccl.finding import Finding
 from sglang_ext.reasons import TABLE, severity
 from sglang_ext.run.attestation import record_name
-from sglang_ext.run.directory import RUN_DIR, RunDirectory, RunError
-from sglang_ext.run.directory import SCHEMA as RUN_SCHEMA
-from sglang_ext.run.process import effective_uid, stat
+from sglang_ext.run.directory import RunDirectory
+from sglang_ext.run.process import root_of, stat
 from sglang_ext.verify import expected as sizes
+from sglang_ext.verify.carried import find_run, run_contract, run_files
 from sglang_ext.verify.discover import Process, Rank, Server
+from sglang_ext.verify.effective import Log, read_log
+from sglang_ext.verify.inside import Inside, copies, look_inside, same_to
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
-from sglang_ext.verify.witnesses import Reading, Witnessed, look, read_exec, read_now
+from sglang_ext.verify.values import NOTHING_READ, Read, read_values, weigh
+from sglang_ext.verify.witnesses import Reading, Witnessed, look, read_exec
 
 SCHEMA = "sglang-ext/verify/1"
-WITNESSES = ("exec", "live", "attested")
+WITNESSES = ("exec", "live", "attested")  # of any process; schedulers have a fourth, effective
+DECIDING = ("scheduler", "rank")  # the roles whose verdict counts
 
 
 class Request:
     """What is asked: the contract (None: the run's own), the witness demanded, and who decides."""
 
-    def __init__(self, contract: Contract | None, *, require: str | None = None, all_processes: bool = False) -> None:
+    def __init__(
+        self,
+        contract: Contract | None,
+        *,
+        require: str | None = None,
+        all_processes: bool = False,
+        accepted: Collection[str] = (),
+    ) -> None:
         self.contract, self.require, self.all_processes = contract, require, all_processes
+        self.accepted = frozenset(accepted)  # codes of value findings that are known and wanted so
+
+
+NO_LOG = Log("unavailable", "only ranks talk NCCL")
+
+
+class Beside(NamedTuple):
+    """What is known of a worker beside its environment: its NCCL, that one's log, and what it makes of the values."""
+
+    nccl: Inside
+    log: Log
+    values: Read
 
 
 class NoContractError(Exception):
     """Neither the command line nor the run names a contract: there is nothing to verify against."""
-
-
-def run_of(server: Server) -> RunDirectory | None:
-    """The run directory this server's processes carry, if it may be believed."""
-    return find_run(server)[0]
-
-
-def find_run(server: Server) -> tuple[RunDirectory | None, str]:
-    """The run directory this server's processes carry, or None and, where there is something to say, why not.
-
-    Schedulers first: a run marks them all, and keeps their exec blocks readable. Memory costs more to read, and is only
-    looked into where no block tells: one worker and the main process.
-    """
-    order = sorted(server.processes, key=lambda p: p.role != "scheduler")
-    pids = [p.stat.pid for p in order[:4]] + ([server.main.pid] if server.main else [])
-    blocks = []
-    for read, where in ((read_exec, pids), (read_now, [*pids[:1], *pids[-1:]])):
-        for pid in where:
-            block = read(pid)
-            blocks.append(block)
-            if block.state == "ok" and RUN_DIR in block.values:
-                try:
-                    return _own_run(block.values[RUN_DIR], pid, server), ""
-                except RunError as error:
-                    return None, str(error).removesuffix("; name one that exists")
-    if blocks and all(block.state == "denied" for block in blocks):
-        return None, f"its processes cannot be looked into ({blocks[0].detail})"
-    return None, ""
-
-
-def _own_run(path: str, pid: int, server: Server) -> RunDirectory:
-    """The run directory in ``path`` that process ``pid`` carries. Raises RunError where it is not this server's own."""
-    directory = RunDirectory.open(path)
-    owner, user = os.lstat(path).st_uid, effective_uid(pid)
-    if owner not in (0, user):
-        raise RunError(f"run directory {path} belongs to uid {owner}, expected the server's own, {user}")
-    if (directory.read("run.json") or {}).get("schema") != RUN_SCHEMA:
-        raise RunError(f"run directory {path} has no run.json of ours")
-    main = (directory.read("server.json") or {}).get("main")
-    if main is not None and server.main is not None and main != server.main.identity._asdict():
-        found = f"pid {main['pid']}" if isinstance(main, dict) and "pid" in main else "none that can be read"
-        raise RunError(f"run directory {path} is that of another server: expected pid {server.main.pid}, found {found}")
-    return directory
-
-
-def run_contract(directory: RunDirectory | None) -> Contract | None:
-    """The contract the run decided. Raises ContractError or RunError when it is damaged."""
-    stored = directory.read("contract.json") if directory is not None else None
-    return Contract.from_json(stored) if stored is not None else None
 
 
 def verify(server: Server, request: Request, directory: RunDirectory | None = None) -> dict[str, Any]:
@@ -99,8 +75,8 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
             else f"the run in {directory.path} states no contract, or an empty one"
         )
         raise NoContractError(f"{why}; name the contract with --profile, --set or --absent")
-    run, facts = _run_files(directory)
-    expected = sizes.from_record(facts) if facts else sizes.from_arguments(server.arguments)
+    run, facts = run_files(directory)
+    expected = sizes.of(server, facts)
     check = _Check(contract, request, directory, run, server, expected)
     if fault and not fault.startswith("its processes"):
         check.problem("run_not_believed", f"judged as a server that is not ours: {fault}")
@@ -108,16 +84,8 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
         check.look_at(process)
     check.count()
     check.compare_ranks()
+    check.compare_copies()
     return check.report()
-
-
-def _run_files(directory: RunDirectory | None) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    if directory is None:
-        return None, None
-    run = directory.read("run.json")
-    if run is None or run.get("schema") != RUN_SCHEMA or not isinstance(run.get("id"), str):
-        raise RunError(f"{directory.path} has no run.json of ours; it is not believed, start the server again")
-    return run, directory.read("server.json")
 
 
 class _Check:
@@ -135,15 +103,24 @@ class _Check:
         self.contract, self.request, self.directory, self.run, self.server = contract, request, directory, run, server
         self.problems: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
-        self.now: dict[int, tuple[str, dict[str, str]]] = {}  # pid -> label, environment: of schedulers
+        self.now: dict[int, tuple[str, dict[str, str]]] = {}  # pid -> label, environment: of those that count
+        self.inside: list[tuple[str, int, Inside]] = []  # label, pid, NCCL: of those that count
+        self.findings: set[Finding] = set()  # what has been said of values
         self.expected = expected
         self.main = read_exec(server.main.pid) if server.main else None
 
     def problem(
-        self, code: str, message: str, worker: int | None = None, variable: str | None = None, *, counts: bool = True
+        self,
+        code: str,
+        message: str,
+        worker: int | None = None,
+        variable: str | None = None,
+        *,
+        counts: bool = True,
+        grade: str | None = None,
     ) -> None:
-        """Note one problem; ``counts`` False: it is a helper's and decides nothing."""
-        grade = severity(code) if counts else "note"
+        """Note one problem, as grave as its code or ``grade`` says; ``counts`` False: it is a helper's and decides nothing."""
+        grade = (grade or severity(code)) if counts else "note"
         self.problems.append(
             {
                 "code": code,
@@ -165,22 +142,28 @@ class _Check:
             return  # resource tracker, a shell, a worker that has not got as far as its title
         if seen.record is not None:
             rank = _attested_rank(seen.record, rank, self.expected)
-        counts = role == "scheduler" or self.request.all_processes
-        label = rank.label or process.title.removeprefix("sglang::") or f"pid {pid}"
+        counts = role in DECIDING or self.request.all_processes
+        label = rank.label or process.name or process.title.removeprefix("sglang::") or f"pid {pid}"
         after = stat(pid)
         if after is None or after.start_time != started or not after.alive:
             self.problem("worker_gone", f"{_who(label, pid)} ended while it was being read", pid, counts=counts)
             seen = seen._replace(**{w: getattr(seen, w)._replace(state="gone", values={}) for w in WITNESSES})
+        environment = _now(seen)
+        nccl = look_inside(pid)
+        beside = Beside(nccl, NO_LOG, NOTHING_READ)
+        if role in DECIDING and seen.live.state != "gone":
+            beside = Beside(nccl, self._log(process, environment), self._values(pid, label, environment, nccl))
         variables = {
-            name: self._variable(name, term.want, seen, label, pid, counts)
+            name: self._variable(name, term.want, seen, beside, label, pid, counts)
             for name, term in self.contract.terms.items()
         }
         verdicts = [v["verdict"] for v in variables.values()]
         if role == "scheduler":
             verdicts += self._hook(seen, label, pid)
-        environment = _now(seen)
-        if counts and environment is not None:
-            self.now[pid] = (label, environment)
+        if counts:
+            self.inside.append((label, pid, nccl))
+            if environment is not None:
+                self.now[pid] = (label, environment)
         self.workers.append(
             {
                 "pid": pid,
@@ -192,6 +175,11 @@ class _Check:
                 "verdict": worst(verdicts),
                 "counts": counts,
                 "hook": _hook_of(seen.record),
+                "nccl": {
+                    **nccl.to_json(),
+                    "log": beside.log.path,
+                    "conf": [file.path for file in beside.values.conf.files],
+                },
                 "variables": variables,
                 "extras": {
                     n: v
@@ -201,22 +189,57 @@ class _Check:
             }
         )
 
+    def _values(self, pid: int, label: str, environment: dict[str, str] | None, nccl: Inside) -> Read:
+        """What NCCL makes of this worker's values; what there is to say of equal workers is said once."""
+        if environment is None:
+            return NOTHING_READ
+        wanted = {name: term.want for name, term in self.contract.terms.items()}
+        read = read_values(pid, environment, nccl.version, wanted, root=root_of(pid))
+        accepted = self.request.accepted | set(_accepted(self.run))
+        for finding in read.findings:
+            if finding not in self.findings:
+                self.findings.add(finding)
+                weighed = weigh(finding, wanted, accepted)
+                grade = weighed.severity
+                self.problem(weighed.code, f"{_who(label, pid)} {weighed.message}", pid, finding.variable, grade=grade)
+        return read
+
+    def _log(self, process: Process, environment: dict[str, str] | None) -> Log:
+        pid = process.stat.pid
+        neighbours = self.expected.here or sum(p.role in DECIDING for p in self.server.processes)
+        return read_log(pid, process.ns_pid or pid, environment, neighbours=neighbours, root=root_of(pid))
+
     def _variable(
-        self, name: str, want: str | None, seen: Witnessed, label: str, pid: int, counts: bool
+        self,
+        name: str,
+        want: str | None,
+        seen: Witnessed,
+        beside: Beside,
+        label: str,
+        pid: int,
+        counts: bool,
     ) -> dict[str, Any]:
         readings: dict[str, Reading] = {w: getattr(seen, w).reading(name) for w in WITNESSES}
+        if is_nccl(name):
+            readings["effective"] = beside.log.reading(name)
+        same = same_to(name, beside.nccl.version)
         entered = (seen.record or {}).get("entered", {})
         history = History(
             entered=_stored(entered, name),
             repaired=name in entered.get("repaired", ()),
             main=self.main.reading(name) if self.main else None,
         )
-        verdict, reason, message = judge(name, want, readings, history)
+        verdict, reason, message = judge(name, want, readings, history, same)
+        if verdict == FAIL and readings["live"].says:
+            file = beside.values.file_that_sets(name, readings["live"].value)
+            if file is not None:
+                reason, message = "conf_sets", f"found {shown(readings['live'].value)}, which {file} gives it"
         require = self.request.require
         if verdict == PASS and require and not readings.get(require, Reading("unavailable")).says:
             verdict, reason = UNKNOWN, "witness_missing"
-            message = f"{require} was demanded and says nothing: {readings[require].detail or readings[require].state}"
-        elif verdict == PASS and require and readings[require].value != want and reason != "repaired":
+            silent = readings.get(require, Reading("unavailable", None, "it speaks of NCCL_* variables only"))
+            message = f"{require} was demanded and says nothing: {silent.detail or silent.state}"
+        elif verdict == PASS and require and not same(want, readings[require].value) and reason != "repaired":
             verdict, reason, message = FAIL, "different", f"{require} shows {shown(readings[require].value)}"
         if reason is not None:
             self.problem(
@@ -265,7 +288,7 @@ class _Check:
         expected = self.expected
         if self.request.all_processes:
             return
-        schedulers = [w for w in self.workers if w["role"] == "scheduler"]
+        schedulers = [w for w in self.workers if w["role"] in DECIDING]
         found = ", ".join(w["label"] for w in schedulers) or "none"
         if expected.here is None:
             self.problem(
@@ -274,7 +297,7 @@ class _Check:
             )
         elif len(schedulers) != expected.here:
             code = "missing_ranks" if len(schedulers) < expected.here else "extra_ranks"
-            absent = [label for label in _labels(expected) if label not in {w["label"] for w in schedulers}]
+            absent = [label for label in sizes.labels(expected) if label not in {w["label"] for w in schedulers}]
             missing = f"; {', '.join(absent)} missing" if absent and code == "missing_ranks" else ""
             self.problem(code, f"found {len(schedulers)} of {expected.here} schedulers ({found}){missing}")
         elif len({w["label"] for w in schedulers}) != len(schedulers):
@@ -288,11 +311,25 @@ class _Check:
         for name in sorted(names):
             values = {pid: env.get(name) for pid, (_, env) in self.now.items()}
             if len(set(values.values())) > 1:
+                same = same_to(name, self._version())
                 sides: dict[str | None, list[str]] = {}
                 for pid, value in values.items():
-                    sides.setdefault(value, []).append(self.now[pid][0])
+                    alike = next((side for side in sides if same(side, value)), value)
+                    sides.setdefault(alike, []).append(self.now[pid][0])
+                if len(sides) == 1:
+                    continue
                 text = ", ".join(f"{shown(value)} on {', '.join(labels)}" for value, labels in sides.items())
                 self.problem("ranks_differ", f"{name} is {text}", None, name)
+
+    def _version(self) -> tuple[int, ...] | None:
+        """The one NCCL release all deciding workers have mapped; None where there is none, or not one."""
+        versions = {inside.version for _, _, inside in self.inside}
+        return versions.pop() if len(versions) == 1 else None
+
+    def compare_copies(self) -> None:
+        """One libnccl in every worker, and the same one in all."""
+        for code, message, pid in copies(self.inside):
+            self.problem(code, message, pid)
 
     def report(self) -> dict[str, Any]:
         grades = {"fail": FAIL, "unknown": UNKNOWN}
@@ -332,14 +369,6 @@ def _who(label: str, pid: int) -> str:
     return label if label == f"pid {pid}" else f"{label} (pid {pid})"
 
 
-def _labels(expected: sizes.Expected) -> list[str]:
-    """What the schedulers must be called, where that can be told: on one node, without data parallelism."""
-    if expected.nnodes != 1 or expected.dp != 1 or expected.here is None:
-        return []
-    stages = range(expected.pp) if expected.pp > 1 else (None,)
-    return [Rank(pp=pp, tp=tp).label for pp in stages for tp in range(expected.tp)]
-
-
 def _attested_rank(record: dict[str, Any], titled: Rank, expected: sizes.Expected) -> Rank:
     """A title leaves parts out; the attestation has what the worker was called with. Dimensions of one are not named."""
     said = {k: v for k, v in record.get("rank", {}).items() if k in Rank._fields and isinstance(v, int)}
@@ -352,6 +381,12 @@ def _part(record: dict[str, Any] | None, key: str) -> dict[str, Any]:
     """An object inside a record that a worker wrote; empty where there is none."""
     value = (record or {}).get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _accepted(run: dict[str, Any] | None) -> list[str]:
+    """The codes the launch accepted."""
+    codes = (run or {}).get("accepted")
+    return [str(code) for code in codes] if isinstance(codes, list) else []
 
 
 def _hook_of(record: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,9 +1,14 @@
-"""Who listens on a port: socket inodes of /proc/net/tcp*, matched with open descriptors (proc(5))."""
+"""Who listens on a port: socket inodes of /proc/PID/net/tcp*, matched with open descriptors (proc(5)).
+
+A container has a network of its own: its ports are in the tables of its own processes, and not in ours.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+
+from sglang_ext.run.process import in_our_namespace, namespace, read_whole
 
 
 def parse_table(text: str, port: int) -> set[str]:
@@ -16,22 +21,38 @@ def parse_table(text: str, port: int) -> set[str]:
     return inodes
 
 
-def listeners(port: int, pids: Iterable[int]) -> set[int]:
-    """Which of ``pids`` hold a listening socket on ``port``. Processes that cannot be looked into are passed over."""
+def listeners(port: int, pids: Iterable[int], *, anywhere: bool = False) -> set[int]:
+    """Which of ``pids`` hold a listening socket on ``port`` of our network; ``anywhere``: or of their own.
+
+    Processes that cannot be looked into are passed over.
+    """
+    found: set[int] = set()
+    tables: dict[str, set[str]] = {}  # network -> what listens there, as descriptors show it
+    for pid in pids:
+        ours = in_our_namespace(pid, "net")
+        if ours or anywhere:
+            network = "ours" if ours else namespace(pid, "net")
+            if network not in tables:
+                tables[network] = _listening(port, "self" if ours else str(pid))
+            if _holds(pid, tables[network]):
+                found.add(pid)
+    return found
+
+
+def _listening(port: int, pid: str) -> set[str]:
+    """The sockets that listen on ``port`` in the network of ``pid``."""
     inodes: set[str] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in ("tcp", "tcp6"):
         try:
-            with open(table, encoding="ascii") as file:
-                inodes |= parse_table(file.read(), port)
+            inodes |= parse_table(read_whole(f"/proc/{pid}/net/{table}").decode("utf-8", "replace"), port)
         except OSError:
             continue
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    return {pid for pid in pids if wanted and _holds(pid, wanted)}
+    return {f"socket:[{inode}]" for inode in inodes}
 
 
 def _holds(pid: int, wanted: set[str]) -> bool:
     try:
-        handles = os.listdir(f"/proc/{pid}/fd")
+        handles = os.listdir(f"/proc/{pid}/fd") if wanted else []
     except OSError:
         return False
     for handle in handles:

@@ -8,7 +8,9 @@ from typing import Any
 from sglang_ext.contract.names import shown
 
 COLOURS = {"PASS": "32", "FAIL": "31", "UNKNOWN": "33", "fail": "31", "unknown": "33", "note": "36"}
-HEAD = ("worker", "pid", "variable", "want", "exec", "live", "attested", "verdict")
+WITNESSES = ("exec", "live", "attested")
+
+SILENT = {"state": "unavailable", "value": None}
 
 
 def paint(text: str, key: str, colour: bool) -> str:
@@ -18,15 +20,24 @@ def paint(text: str, key: str, colour: bool) -> str:
 
 def cell(name: str, witness: dict[str, Any]) -> str:
     """What a witness says, or its state in brackets: `LL`, `-` (absent), `[clobbered]`; `n/a` where nobody attests."""
-    if (name, witness["state"]) == ("attested", "unavailable"):
+    if name in ("attested", "effective") and witness["state"] == "unavailable":
         return "n/a"
+    if (name, witness["state"]) == ("effective", "not_read"):
+        return "?"
     if witness["state"] == "value":
         return shown(str(witness["value"]))
     return "-" if witness["state"] == "absent" else f"[{witness['state']}]"
 
 
+def witnesses(report: dict[str, Any]) -> tuple[str, ...]:
+    """The witnesses worth a column: NCCL's own log only where it speaks."""
+    found = (v["witnesses"].get("effective") for w in report["workers"] for v in w["variables"].values())
+    return (*WITNESSES, "effective") if any(w and w["state"] in ("value", "absent") for w in found) else WITNESSES
+
+
 def rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """One row a worker and variable; workers whose rows are equal share one."""
+    columns = witnesses(report)
     merged: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for worker in report["workers"]:
         for name, found in worker["variables"].items():
@@ -37,7 +48,7 @@ def rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
             key = (
                 name,
                 "-" if want is None else shown(want),
-                *(cell(w, found["witnesses"][w]) for w in ("exec", "live", "attested")),
+                *(cell(w, found["witnesses"].get(w, SILENT)) for w in columns),
                 verdict,
             )
             merged.setdefault(key, []).append((worker["label"], str(worker["pid"])))
@@ -67,6 +78,17 @@ def by_code(problems: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]
     return grouped
 
 
+def libraries(report: dict[str, Any]) -> str:
+    """The NCCL the deciding workers have mapped, where it is one: version and file."""
+    mapped = {
+        (entry["version"] or "of unknown version", entry["path"])
+        for worker in report["workers"]
+        if worker["counts"]
+        for entry in worker.get("nccl", {}).get("libraries", ())
+    }
+    return "; ".join(f"NCCL {version} ({path})" for version, path in sorted(mapped))
+
+
 def closing(report: dict[str, Any]) -> str:
     """The verdict in one line, never more than was seen."""
     deciding = [w for w in report["workers"] if w["counts"]]
@@ -87,7 +109,8 @@ def render(report: dict[str, Any], *, colour: bool = False) -> str:
     out: list[str] = []
     if report["workers"]:
         body = rows(report)
-        for index, line in enumerate(table([HEAD, *body])):
+        head = ("worker", "pid", "variable", "want", *witnesses(report), "verdict")
+        for index, line in enumerate(table([head, *body])):
             verdict = body[index - 1][-1].strip("()").split(" ")[0] if index else ""
             out.append(
                 line[: line.rfind(body[index - 1][-1])] + paint(body[index - 1][-1], verdict, colour) if index else line
@@ -96,10 +119,12 @@ def render(report: dict[str, Any], *, colour: bool = False) -> str:
     others = extras(report)
     if others:
         out += [f"also held, outside the contract: {others}", ""]
+    if mapped := libraries(report):
+        out += [f"mapped in the workers: {mapped}", ""]
     for code, problems in by_code(report["problems"]).items():
         for problem in problems:
-            head = paint(f"{problem['severity']} {code}", problem["severity"], colour)
-            out.append(f"{head}: {problem['message']}")
+            title = paint(f"{problem['severity']} {code}", problem["severity"], colour)
+            out.append(f"{title}: {problem['message']}")
         if any(problem["severity"] != "note" for problem in problems):
             out.append(f"    fix: {problems[0]['fix']}")
     if report["problems"]:

@@ -26,7 +26,8 @@ from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.run import attestation
 from sglang_ext.run.process import all_stats, stat
 from sglang_ext.verify import check, report
-from sglang_ext.verify.check import NoContractError, Request, exit_code, run_of, unseen, verify
+from sglang_ext.verify.carried import run_of
+from sglang_ext.verify.check import NoContractError, Request, exit_code, unseen, verify
 from sglang_ext.verify.discover import children, descendants
 from sglang_ext.verify.live import read_live
 from sglang_ext.verify.select import by_pid, by_run
@@ -483,6 +484,7 @@ def test_a_run_of_ours_passes_by_its_own_contract(tmp_path: Path) -> None:
         "exec": "LL",
         "live": "LL",
         "attested": "LL",
+        "effective": None,
     }
     assert report.render(found).splitlines()[-1] == "PASS: 1 of 1 workers hold the contract (3 variables); hook overlay"
     stored = "".join(path.read_text() for path in Path(context.directory.path).rglob("*.json"))
@@ -624,7 +626,9 @@ def test_a_worker_that_ends_while_it_is_read_is_never_a_pass(tmp_path: Path) -> 
     (worker,) = found["workers"]
     assert worker["verdict"] == "UNKNOWN" and worker["extras"] == {}
     for seen in worker["variables"].values():
-        assert {w["state"] for w in seen["witnesses"].values()} == {"gone"}
+        states = {name: witness["state"] for name, witness in seen["witnesses"].items()}
+        assert {states[name] for name in ("exec", "live", "attested")} == {"gone"}
+        assert states.get("effective", "unavailable") == "unavailable"
 
 
 def test_a_run_s_damaged_contract_is_an_input_error(tmp_path: Path) -> None:

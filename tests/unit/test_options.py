@@ -39,7 +39,10 @@ def test_a_missing_value_is_said(name: str) -> None:
 
 
 def test_the_parser_knows_every_name_split_takes_out() -> None:
-    line = "--profile p --set A=1 --set B=2 --absent C --verify off --run-dir /r --dry-run --tp 2"
+    line = (
+        "--profile p --set A=1 --set B=2 --absent C --verify off --run-dir /r --dry-run --accept conflict --nccl-log init "
+        "--tp 2"
+    )
     given, _ = split(line.split())
     options = launcher_parser("launch").parse_args(given)
     assert vars(options) == {
@@ -48,6 +51,8 @@ def test_the_parser_knows_every_name_split_takes_out() -> None:
         "absents": ["C"],
         "verify": "off",
         "run_dir": "/r",
+        "accepted": ["conflict"],
+        "nccl_log": "init",
         "dry_run": True,
     }
     assert {s for a in launcher_parser("launch")._actions for s in a.option_strings} == {*OWN, "-h", "--help"}

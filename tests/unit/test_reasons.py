@@ -73,7 +73,7 @@ def test_every_code_of_the_table_is_used() -> None:
 @pytest.mark.parametrize("code", TABLE)
 def test_an_entry_is_whole(code: str) -> None:
     reason = TABLE[code]
-    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code)
+    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", code)
     assert reason.severity in ("fail", "unknown", "note") and severity(code) == reason.severity
     for text in (reason.meaning, reason.fix):
         assert text[0].isupper() or text.startswith(("pip ", "`", "SGLANG_"))

@@ -74,7 +74,7 @@ def restore(name: str, want: str | None) -> None:
 
 
 def resolved(server_args: Any) -> Any:
-    """The arguments as upstream resolved them; the record itself only holds what was typed (sglang 0.5.18+)."""
+    """The arguments as upstream resolved them; the record itself only holds what was typed (sglang 0.5.19+)."""
     try:
         from sglang.srt.arg_groups.overrides import resolving_view
     except ImportError:
