@@ -368,6 +368,13 @@ TABLE: dict[str, Reason] = {
         "The server did not say how many tokens came with each chunk; chunks are not tokens, so no rate can be stated.",
         'Take endpoint = "generate", or a server that answers stream_options.continuous_usage_stats.',
     ),
+    # Why a comparison is none.
+    "side_unreadable": Reason(
+        FAIL,
+        "A side of diff is neither a server, a run directory, a receipt nor a verify report, or it cannot be read.",
+        "Name one of the forms in `sglang-ext diff --help`.",
+        2,
+    ),
 }
 
 

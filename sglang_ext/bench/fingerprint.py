@@ -7,7 +7,6 @@ own answer. What cannot be read is null, with the reason beside it.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,14 +14,15 @@ from email.parser import BytesHeaderParser
 from typing import Any
 
 from sglang_ext.contract.names import looks_secret
+from sglang_ext.nccl import library
+from sglang_ext.nccl.version import version_text
 from sglang_ext.run import attestation
 from sglang_ext.run.directory import RunDirectory, RunError
 
 PACKAGES = ("sglang", "sglang-ext", "sglang-kernel", "torch", "triton", "flashinfer-python", "transformers")
 FAMILIES = ("nvidia-nccl-",)  # one distribution for each CUDA: nvidia-nccl-cu13
 LIBRARIES = re.compile(r"(.*/(?:site|dist)-packages)/")
-NCCL_FILE = re.compile(r"/libnccl\.so[^/]*$")  # not the plugins, libnccl-net.so and the like
-NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
+NO_LIBRARY = {"file": None, "sha256": None, "version": None}
 DRIVER_VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 DRIVER = "/proc/driver/nvidia"
 LONGEST = 300  # characters of one argument
@@ -136,34 +136,22 @@ def _setting(path: str, names: tuple[str, ...]) -> str | None:
     return None
 
 
-def nccl(mapped: Mapping[str, tuple[int, bool]], root: str, known: dict[tuple[str, int], Any]) -> list[dict[str, Any]]:
-    """Every libnccl a worker has mapped, by its bytes. ``known`` spares reading the same file again for each rank."""
+def nccl(pid: int, known: dict[Any, str | None]) -> list[dict[str, Any]]:
+    """Every libnccl worker ``pid`` has mapped, by its bytes. ``known`` spares reading the same file again for each rank."""
+    loaded = library.of_process(pid)
+    if loaded.state != "ok":
+        return [{**NO_LIBRARY, "reason": loaded.detail}]
     found = []
-    for path, (inode, deleted) in sorted(mapped.items()):
-        if NCCL_FILE.search(path):
-            key = (root + path, inode)
-            if key not in known:
-                known[key] = _nccl_file(root + path, inode, deleted)
-            found.append({"file": os.path.basename(path), **known[key]})
-    return found
-
-
-def _nccl_file(path: str, inode: int, deleted: bool) -> dict[str, Any]:
-    digest, version, tail = hashlib.sha256(), None, b""
-    try:
-        with open(path, "rb") as file:
-            if deleted or os.fstat(file.fileno()).st_ino != inode:
-                why = "the file on disk is no longer the one the worker has mapped"
-                return {"sha256": None, "version": None, "reason": why}
-            while block := file.read(1 << 22):
-                digest.update(block)
-                if version is None and (match := NCCL_VERSION.search(tail + block)):
-                    version = match[1].decode()
-                tail = block[-64:]  # the text may lie across two blocks
-    except OSError as error:
-        return {"sha256": None, "version": None, "reason": f"unreadable ({error.strerror})"}
-    reason = None if version else 'its bytes hold no "NCCL version X.Y.Z"'
-    return {"sha256": digest.hexdigest(), "version": version, "reason": reason}
+    for one in loaded.libraries:
+        key = (one.device, one.inode, one.size, one.mtime_ns)
+        if key not in known:
+            known[key] = library.sha256(one, pid)
+        version = version_text(one.version) if one.version else None
+        reason = one.detail or (None if known[key] else "the file on disk is no longer the one the worker has mapped")
+        found.append(
+            {"file": os.path.basename(one.path), "sha256": known[key], "version": version, "reason": reason or None}
+        )
+    return found or [{**NO_LIBRARY, "reason": "no libnccl is mapped"}]
 
 
 def patches(workers: Iterable[tuple[str, int, int]], directory: RunDirectory | None) -> dict[str, Any]:
@@ -227,22 +215,18 @@ def collect(report: Mapping[str, Any], server_info: Mapping[str, Any], model: Ma
     workers = [(w["label"], w["pid"], w["start_time"]) for w in report["workers"] if w["counts"]]
     software: dict[str, Any] = {"python": None, "packages": {}, "reason": "no worker's mapped files could be read"}
     libraries: list[dict[str, Any]] = []
-    known: dict[tuple[str, int], Any] = {}
+    known: dict[Any, str | None] = {}
     for label, pid, _ in workers:
         root = f"/proc/{pid}/root" if os.access(f"/proc/{pid}/root/", os.X_OK) else ""
         try:
             mapped = mapped_files(pid)
         except OSError as error:
-            empty = {"file": None, "sha256": None, "version": None}
-            libraries.append(
-                {"worker": label, **empty, "reason": f"its mapped files cannot be read ({error.strerror})"}
-            )
+            why = f"its mapped files cannot be read ({error.strerror})"
+            libraries.append({"worker": label, **NO_LIBRARY, "reason": why})
             continue
         if not software["packages"]:
             software = environment(mapped, root)
-        files = nccl(mapped, root, known)
-        nothing = [{"file": None, "sha256": None, "version": None, "reason": "no libnccl is mapped"}]
-        libraries += [{"worker": label, **one} for one in files or nothing]
+        libraries += [{"worker": label, **one} for one in nccl(pid, known)]
     try:
         directory = RunDirectory.open(report["run"]["dir"]) if report["run"] else None
     except RunError:

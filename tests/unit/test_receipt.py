@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -293,24 +296,45 @@ def test_versions_come_from_the_environment_the_workers_files_belong_to(tmp_path
     assert fingerprint.environment(["/usr/lib/libc.so.6"])["reason"] is not None
 
 
+HOLDS = """
+import mmap, sys
+held = [mmap.mmap(open(path, "rb").fileno(), 0, prot=mmap.PROT_READ) for path in sys.argv[1:]]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holding(*files: Path) -> Iterator[int]:
+    """The pid of a process that has mapped these files."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, *map(str, files)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process.pid
+        process.communicate()
+
+
 def test_nccl_is_known_by_its_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "libnccl.so.2"
-    file.write_bytes(b"\0" * ((1 << 22) - 8) + b"NCCL version 2.30.7+cuda13.3\0" + b"\1" * 100)  # across two blocks
-    plugin = tmp_path / "libnccl-net.so"
-    plugin.write_bytes(b"NCCL version 1.0.0")
-    inode = file.stat().st_ino
-    known: dict[tuple[str, int], Any] = {}
-    ((found),) = fingerprint.nccl({str(file): (inode, False), str(plugin): (1, False)}, "", known)
-    assert found == {
-        "file": "libnccl.so.2", "sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "version": "2.30.7", "reason": None,
-    }  # fmt: skip
-    assert len(known) == 1
-    for mapped in ((inode + 1, False), (inode, True)):
-        ((gone),) = fingerprint.nccl({str(file): mapped}, "", {})
-        assert gone["sha256"] is None and "no longer the one" in gone["reason"]
-    file.write_bytes(b"nothing")
-    ((unknown),) = fingerprint.nccl({str(file): (file.stat().st_ino, False)}, "", {})
-    assert unknown["version"] is None and unknown["sha256"] and "NCCL version" in unknown["reason"]
+    file, plugin = tmp_path / "libnccl.so.2", tmp_path / "libnccl-net.so"
+    file.write_bytes(b"\x7fELF" + b"\0" * ((1 << 18) - 20) + b"NCCL version 2.30.7+cuda13.3\0" + b"\1" * 100)  # across windows
+    plugin.write_bytes(b"\x7fELF NCCL version 1.0.0+cuda1.0\0")
+    known: dict[Any, str | None] = {}
+    with holding(file, plugin) as pid:
+        (found,) = fingerprint.nccl(pid, known)
+        assert found == {
+            "file": "libnccl.so.2", "sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "version": "2.30.7", "reason": None,
+        }  # fmt: skip
+        assert len(known) == 1
+        file.rename(tmp_path / "old")
+        file.write_bytes(b"another")
+        (gone,) = fingerprint.nccl(pid, {})
+        assert (gone["sha256"], gone["version"]) != (hashlib.sha256(b"another").hexdigest(), None)
+    with holding(tmp_path / "libnccl.so.2") as pid:
+        (unknown,) = fingerprint.nccl(pid, {})
+        assert unknown["version"] is None and unknown["sha256"] and "no version banner" in unknown["reason"]
+    with holding(plugin) as pid:
+        assert fingerprint.nccl(pid, {}) == [{**fingerprint.NO_LIBRARY, "reason": "no libnccl is mapped"}]
 
 
 def test_mapped_files_of_this_process() -> None:
