@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 from sglang_ext.console import Help, given, port, run, seconds
+from sglang_ext.quick import Any, NamedTuple
 
 USAGE = 2
 EXITS = (
@@ -219,9 +219,9 @@ VERBS = {
         "run_doctor",
         {
             "description": (
-                "Examine this Python, what runs at its start, the installed packages, NCCL and its variables in this shell, what\n"
-                "may be looked at here, and what earlier runs have left. It reads only: nothing is imported of torch or sglang,\n"
-                "changed, removed or signalled. docs/doctor.md has every check."
+                "Examine this Python, what runs at its start, the installed packages, NCCL and its variables in this shell,\n"
+                "what may be looked at here, and what earlier runs have left. It reads only: nothing of torch or sglang is\n"
+                "imported, nothing is changed, removed or signalled. docs/doctor.md has every check."
             ),
             "epilog": (
                 "exit status:\n"

@@ -8,7 +8,8 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+
+from sglang_ext.quick import Any
 
 SIGINT_EXIT = 130
 

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
@@ -16,6 +15,7 @@ from sglang_ext.delivery import preflight
 from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.delivery.options import LOG_VARIABLES, launcher_parser, split
 from sglang_ext.delivery.supervisor import Supervisor, die_as
+from sglang_ext.quick import Any
 from sglang_ext.reasons import TABLE
 from sglang_ext.run.directory import RunError
 
@@ -56,7 +56,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
 
 
 def without_log(contract: Contract) -> Contract:
-    """The contract without the variables that --nccl-log sets itself. Raises ContractError where a flag or profile demands one."""
+    """The contract without the variables that --nccl-log sets itself.
+
+    Raises ContractError where a flag or the profile demands one of them.
+    """
     for name in LOG_VARIABLES:
         term = contract.terms.get(name)
         if term is not None and term.source != "shell":
@@ -158,7 +161,7 @@ def look(context: Context) -> dict[str, Any]:
         server, directory = by_run(context.directory.path)
         report = verify(server, Request(context.contract), directory)
     except NoServerError as error:
-        report = unseen("no_server", str(error))
+        report = unseen(error.code, str(error))
     context.directory.write("verified.json", report)
     return report
 

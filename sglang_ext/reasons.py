@@ -5,7 +5,7 @@ Codes are stable: users script against them. `severity` is what it does to a ver
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sglang_ext.quick import NamedTuple
 
 FAIL, UNKNOWN, NOTE = "fail", "unknown", "note"
 
@@ -190,6 +190,18 @@ TABLE: dict[str, Reason] = {
         "No SGLang server was found where it was looked for.",
         "Start one, or name it by --port, --pid or --run.",
         3,
+    ),
+    "processes_hidden": Reason(
+        UNKNOWN,
+        "The way /proc is mounted hides processes of other users (hidepid): a server may run here that cannot be seen.",
+        "Run as root, as the server's user, or in the group that /proc is mounted with (gid=).",
+        3,
+    ),
+    "forked": Reason(
+        NOTE,
+        "The worker was forked off a multiprocessing fork server, and not spawned: it was given the environment of that "
+        "one's start, whatever its parent has set since. It is judged, as ever, by what it holds now.",
+        "Let SGLang spawn its workers (multiprocessing start method spawn, its own default).",
     ),
     "missing_ranks": Reason(
         FAIL,

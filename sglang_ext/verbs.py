@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+
+from sglang_ext.quick import Any
 
 USAGE, UNKNOWN = 2, 3
 
@@ -55,7 +56,7 @@ def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     try:
         server = select.wait_for(find, complete, options.wait) if options.wait else find()
     except select.NoServerError as error:
-        return unseen("no_server", str(error))
+        return unseen(error.code, str(error))
     return verify(server, _request(options, contract, everything), directory)
 
 
@@ -75,18 +76,19 @@ def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -
 def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """Every server on this host: their reports, and the worst verdict."""
     from sglang_ext.verify.check import NoContractError, unseen, verify
-    from sglang_ext.verify.discover import find_servers
     from sglang_ext.verify.judge import worst
-    from sglang_ext.verify.select import names
+    from sglang_ext.verify.select import NoServerError, every, names
 
     request = _request(options, contract, options.all_processes)
     servers = []
-    for server in find_servers():
-        try:
-            servers.append(verify(server, request))
-        except NoContractError as error:  # this one cannot be judged; the others can
-            servers.append(unseen("no_contract", f"{names([server])}: {error}"))
-    servers = servers or [unseen("no_server", "no SGLang server is running on this host")]
+    try:
+        for server in every():
+            try:
+                servers.append(verify(server, request))
+            except NoContractError as error:  # this one cannot be judged; the others can
+                servers.append(unseen("no_contract", f"{names([server])}: {error}"))
+    except NoServerError as error:
+        servers.append(unseen(error.code, str(error)))
     verdict = worst([report["verdict"] for report in servers])
     return {"schema": "sglang-ext/verify-all/1", "verdict": verdict, "servers": servers}
 

@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.micro import live_reader, overlay_lookup, startup_tax, stock_vs_patched, verify_cli
+from benchmarks.micro import live_reader, overlay_lookup, startup_tax, stock_vs_patched, thousand_processes, verify_cli
 
 
 def machine() -> str:
@@ -45,6 +45,7 @@ def main() -> int:
         ("Start-up tax of the hook", startup_tax.table),
         ("Live reader", live_reader.table),
         ("verify-env as a whole process", verify_cli.table),
+        ("verify-env among a thousand processes", thousand_processes.table),
         ("Overlay", overlay_lookup.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
     ):

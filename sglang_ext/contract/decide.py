@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sglang_ext.contract.model import Contract, ContractError, Term
 from sglang_ext.contract.names import is_name, is_nccl, looks_secret, name_fault, shown, value_fault
+from sglang_ext.quick import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
 
 from sglang_ext.contract.names import name_fault, shown, value_fault
+from sglang_ext.quick import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -141,12 +141,13 @@ class Contract:
 
 
 def _digest(wants: Mapping[str, str | None]) -> str:
-    import hashlib
     import json
+
+    from sglang_ext.quick import sha256
 
     # ASCII escapes: a value with bytes that are no UTF-8 (surrogates in os.environ) has a digest too.
     text = json.dumps(wants, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return sha256(text.encode("ascii")).hexdigest()
 
 
 def _object(obj: object, what: str) -> dict[str, object]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_ext.contract.model import ContractError
 from sglang_ext.contract.names import name_fault, value_fault
+from sglang_ext.quick import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,7 +109,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 def parse_profile(raw: bytes, path: str) -> Profile:
     """The profile in `raw`; `path` is only named in errors and kept. Raises ProfileError."""
-    import hashlib
+    from sglang_ext.quick import sha256
 
     where = f"profile {path}"
     document = _parse_toml(raw, where)
@@ -145,7 +145,7 @@ def parse_profile(raw: bytes, path: str) -> Profile:
         env=MappingProxyType(dict(sorted(env.items()))),
         absent=MappingProxyType(dict(sorted(absent.items()))),
         path=path,
-        sha256=hashlib.sha256(raw).hexdigest(),
+        sha256=sha256(raw).hexdigest(),
     )
 
 

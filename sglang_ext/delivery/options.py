@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from sglang_ext.console import Help, given
+from sglang_ext.quick import Any
 
 # name -> does it take a value; upstream's parser (sglang 0.5.23, 546 options) uses none of these names
 OWN = {

@@ -5,9 +5,8 @@ A line of that file is one variable. Its fields are those of `Variable`; a field
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from sglang_ext.nccl.version import parse_version
+from sglang_ext.quick import Any, NamedTuple
 
 PREFIX = "NCCL_"
 INTEGER_RULE = (

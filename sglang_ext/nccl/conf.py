@@ -10,9 +10,9 @@ part of the name or the value, so that ``NCCL_X = 5`` defines a variable whose n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from sglang_ext.nccl.version import NEWEST_KNOWN
+from sglang_ext.quick import NamedTuple
 
 SYSTEM_FILE = "/etc/nccl.conf"
 USER_FILE = ".nccl.conf"

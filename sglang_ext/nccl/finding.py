@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sglang_ext.quick import NamedTuple
 
 FAIL, UNKNOWN, NOTE = "fail", "unknown", "note"
 LONGEST_SHOWN = 120

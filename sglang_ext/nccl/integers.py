@@ -6,10 +6,9 @@ so ``4M`` is 4 bytes, ``08`` is 0 and ``010`` is 8, and only we can say so.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sglang_ext.nccl.catalogue import Variable
 from sglang_ext.nccl.finding import Finding, misfit, shown
+from sglang_ext.quick import NamedTuple
 
 BLANKS = " \t\n\v\f\r"  # what C's isspace knows
 STRICTER_SINCE = (2, 32)  # a text without digits is the default from here on, 0 before

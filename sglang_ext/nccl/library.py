@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
 
 from sglang_ext.nccl.banner import build_id_of, identify, search
 from sglang_ext.nccl.version import parse_version
+from sglang_ext.quick import NamedTuple
 
 TYPE_CHECKING = False  # mypy treats this name as true
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ In both, case does not matter, blanks do, empty words are skipped, and ``^`` cou
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sglang_ext.quick import NamedTuple
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")

@@ -16,8 +16,6 @@ missing proves something only where `torn` and `mixed` are 0; `silence.py` knows
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sglang_ext.nccl.messages import (
     PLUGIN_WORDS,
     Origin,
@@ -42,6 +40,7 @@ from sglang_ext.nccl.testimony import (
     Warn,
 )
 from sglang_ext.nccl.version import parse_version
+from sglang_ext.quick import NamedTuple
 
 TYPE_CHECKING = False  # mypy treats this name as true
 if TYPE_CHECKING:

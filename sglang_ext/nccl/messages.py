@@ -6,9 +6,8 @@ like a message and goes on unlike it raises ValueError, IndexError or KeyError: 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sglang_ext.nccl.testimony import CONFIG, FILE, LEVEL, NUMBER, TEXT, Channels, Choice, Init, Invalid
+from sglang_ext.quick import NamedTuple
 
 TYPE_CHECKING = False  # mypy treats this name as true
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ communicator's start is in `_ON_EVERY_WAY`; of everything else a missing line ma
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sglang_ext.nccl.testimony import FILE, LEVEL, NUMBER, TEXT
+from sglang_ext.quick import NamedTuple
 
 TYPE_CHECKING = False  # mypy treats this name as true
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sglang_ext.quick import NamedTuple
 
 TYPE_CHECKING = False  # mypy treats this name as true
 if TYPE_CHECKING:

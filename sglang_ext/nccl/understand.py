@@ -7,13 +7,13 @@ variable that is not set; what it does not read at all is passed over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sglang_ext.nccl import lists, words
 from sglang_ext.nccl.catalogue import Variable, alive, distance, get
 from sglang_ext.nccl.finding import NOTE, Finding, library, misfit, shown
 from sglang_ext.nccl.integers import BLANKS, integer
 from sglang_ext.nccl.version import NEWEST_KNOWN
+from sglang_ext.quick import NamedTuple
 
 # From where to where NCCL makes up for a list that enables nothing: with Ring and Tree, with every protocol (of Ring).
 MADE_UP = {"NCCL_ALGO": ((2, 0), lists.PER_FUNCTION_SINCE), "NCCL_PROTO": ((2, 19), (2, 22))}

@@ -6,12 +6,11 @@ value with what is wrong; "" is the value of a text that NCCL passes over. Comme
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sglang_ext.nccl.catalogue import Variable
 from sglang_ext.nccl.finding import Finding, misfit, shown
 from sglang_ext.nccl.integers import BLANKS, integer, strtoll, wrapped
 from sglang_ext.nccl.lists import lower
+from sglang_ext.quick import NamedTuple
 
 Answer = tuple[str, list[Finding]]
 TYPED_SINCE = (2, 30, 7)  # DEFINE_NCCL_PARAM, src/include/param/parser_*.h: strict words, blanks trimmed

@@ -10,8 +10,8 @@ import json
 import os
 import struct
 import time
-from typing import TYPE_CHECKING, Any
 
+from sglang_ext.quick import TYPE_CHECKING, Any
 from sglang_ext.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def short_path(directory: RunDirectory, name: str) -> tuple[int, str]:
 
 def digest(record: dict[str, Any]) -> str:
     """The sha256 of a record: the worker names it in every answer, so that an edited file does not speak for it."""
-    import hashlib
+    from sglang_ext.quick import sha256
 
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def peer_pid(connection: socket.socket) -> int:
@@ -75,15 +75,17 @@ def is_record(value: dict[str, Any] | None, pid: int, start_time: int) -> bool:
     )
 
 
-def ask(directory: RunDirectory, pid: int, timeout: float = 1.0) -> tuple[dict[str, Any] | None, str]:
-    """Have worker ``pid`` read its environment again, now.
+def ask(
+    directory: RunDirectory, pid: int, timeout: float = 1.0, *, inner: int | None = None
+) -> tuple[dict[str, Any] | None, str]:
+    """Have worker ``pid`` read its environment again, now; ``inner``: its pid for itself, where that is another.
 
     Returns ``(answer, "")``, or ``(None, why)`` when nobody answered within ``timeout`` seconds or somebody else did.
     """
     import socket
 
     try:
-        handle, path = short_path(directory, socket_name(pid))
+        handle, path = short_path(directory, socket_name(inner or pid))
     except OSError as error:
         return None, f"its run directory cannot be opened ({error.strerror})"
     try:

@@ -16,7 +16,8 @@ import os
 import stat as stat_bits
 import time
 from collections.abc import Sequence
-from typing import Any
+
+from sglang_ext.quick import Any
 
 RUN_DIR = "SGLANG_EXT_RUN_DIR"
 RUN_ID = "SGLANG_EXT_RUN_ID"

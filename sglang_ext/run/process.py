@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+
+from sglang_ext.quick import NamedTuple
 
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h: it has no command line, and a big host has hundreds
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from sglang_ext.contract.model import Contract
+from sglang_ext.quick import Any
 from sglang_ext.run.directory import RUN_DIR, RunDirectory, RunError
 from sglang_ext.run.directory import SCHEMA as RUN_SCHEMA
-from sglang_ext.run.process import effective_uid
+from sglang_ext.run.process import effective_uid, inner_pid, root_of
 from sglang_ext.verify.discover import Server
 from sglang_ext.verify.witnesses import read_exec, read_now
 
@@ -33,7 +33,7 @@ def find_run(server: Server) -> tuple[RunDirectory | None, str]:
             blocks.append(block)
             if block.state == "ok" and RUN_DIR in block.values:
                 try:
-                    return _own_run(block.values[RUN_DIR], pid, server), ""
+                    return _own_run(root_of(pid) + block.values[RUN_DIR], pid, server), ""
                 except RunError as error:
                     return None, str(error).removesuffix("; name one that exists")
     if blocks and all(block.state == "denied" for block in blocks):
@@ -50,9 +50,11 @@ def _own_run(path: str, pid: int, server: Server) -> RunDirectory:
     if (directory.read("run.json") or {}).get("schema") != RUN_SCHEMA:
         raise RunError(f"run directory {path} has no run.json of ours")
     main = (directory.read("server.json") or {}).get("main")
-    if main is not None and server.main is not None and main != server.main.identity._asdict():
-        found = f"pid {main['pid']}" if isinstance(main, dict) and "pid" in main else "none that can be read"
-        raise RunError(f"run directory {path} is that of another server: expected pid {server.main.pid}, found {found}")
+    if main is not None and server.main is not None:
+        own = server.main.identity._replace(pid=inner_pid(server.main.pid))  # as it calls itself, in a container
+        if main != own._asdict():
+            found = f"pid {main['pid']}" if isinstance(main, dict) and "pid" in main else "none that can be read"
+            raise RunError(f"run directory {path} is that of another server: expected pid {own.pid}, found {found}")
     return directory
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from typing import Any, NamedTuple
 
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.nccl.finding import Finding
+from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.reasons import TABLE, severity
 from sglang_ext.run.attestation import record_name
 from sglang_ext.run.directory import RunDirectory
@@ -20,7 +20,7 @@ from sglang_ext.verify.discover import Process, Rank, Server
 from sglang_ext.verify.effective import Log, read_log
 from sglang_ext.verify.inside import Inside, copies, look_inside, same_to
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
-from sglang_ext.verify.values import NOTHING_READ, Read, read_values, weigh
+from sglang_ext.verify.values import NOTHING_READ, Read, of_interest, read_values, weigh
 from sglang_ext.verify.witnesses import Reading, Witnessed, look, read_exec
 
 SCHEMA = "sglang-ext/verify/1"
@@ -106,6 +106,7 @@ class _Check:
         self.now: dict[int, tuple[str, dict[str, str]]] = {}  # pid -> label, environment: of those that count
         self.inside: list[tuple[str, int, Inside]] = []  # label, pid, NCCL: of those that count
         self.findings: set[Finding] = set()  # what has been said of values
+        self.read: dict[Any, Read] = {}
         self.expected = expected
         self.main = read_exec(server.main.pid) if server.main else None
 
@@ -159,7 +160,9 @@ class _Check:
         }
         verdicts = [v["verdict"] for v in variables.values()]
         if role == "scheduler":
-            verdicts += self._hook(seen, label, pid)
+            verdicts += self._hook(seen, label, process)
+        if counts and process.forked:
+            self.problem("forked", f"{_who(label, pid)} was forked off a multiprocessing fork server", pid)
         if counts:
             self.inside.append((label, pid, nccl))
             if environment is not None:
@@ -194,7 +197,11 @@ class _Check:
         if environment is None:
             return NOTHING_READ
         wanted = {name: term.want for name, term in self.contract.terms.items()}
-        read = read_values(pid, environment, nccl.version, wanted, root=root_of(pid))
+        root = root_of(pid)
+        key = (nccl.version, root, tuple(of_interest(environment).items()))
+        if key in self.read:  # ranks mostly hold the same
+            return self.read[key]
+        read = self.read[key] = read_values(pid, environment, nccl.version, wanted, root=root)
         accepted = self.request.accepted | set(_accepted(self.run))
         for finding in read.findings:
             if finding not in self.findings:
@@ -251,8 +258,9 @@ class _Check:
             "witnesses": {w: {"state": r.state, "value": r.value, "detail": r.detail} for w, r in readings.items()},
         }
 
-    def _hook(self, seen: Witnessed, label: str, pid: int) -> list[str]:
+    def _hook(self, seen: Witnessed, label: str, process: Process) -> list[str]:
         """What the hook's state in a scheduler adds to its verdict."""
+        pid = process.stat.pid
         if seen.record_fault:
             self.problem("attestation_bad", f"{_who(label, pid)}: {seen.record_fault}", pid)
             return [UNKNOWN]
@@ -269,7 +277,7 @@ class _Check:
             self.problem(
                 "hook_inactive",
                 f"{_who(label, pid)} belongs to run {self.run['id']} and attests nothing: expected "
-                f"{record_name(pid)}, found none",
+                f"{record_name(process.ns_pid or pid)}, found none",
                 pid,
             )
             return [FAIL]
@@ -336,7 +344,7 @@ class _Check:
         verdicts = [w["verdict"] for w in self.workers if w["counts"]]
         verdicts += [grades[p["severity"]] for p in self.problems if p["severity"] in grades]
         if self.expected.here is not None:
-            known = self.expected._asdict()
+            known = {size: value or None for size, value in self.expected._asdict().items()}  # a job has no TP
         else:
             known = {**self.expected._asdict(), "tp": None, "pp": None, "dp": None, "nnodes": None}
         return {

@@ -10,8 +10,8 @@ started is a server of its own, and its processes are not the other's.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
+from sglang_ext.quick import NamedTuple
 from sglang_ext.run.process import Stat, all_stats, command_line, inner_pid
 from sglang_ext.verify.expected import Expected
 

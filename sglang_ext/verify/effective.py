@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from sglang_ext.nccl.log import Testimony, parse
-from sglang_ext.nccl.silence import expected_line, silence_proves
+from sglang_ext.quick import TYPE_CHECKING, NamedTuple
 from sglang_ext.verify.witnesses import ABSENT, VALUE, Reading
+
+if TYPE_CHECKING:  # at run time only where a worker has a log: the parser costs every verification 5 ms
+    from sglang_ext.nccl.testimony import Testimony
 
 LONGEST = 16 << 20  # bytes of a log: what is set is said at its beginning, what is chosen fills the rest
 LOGS = ("INFO", "TRACE")  # the levels of NCCL_DEBUG that print what was set (NCCL 2.30.7 src/debug.cc)
@@ -28,7 +29,7 @@ class Log(NamedTuple):
     state: str  # ok unavailable denied not_read
     detail: str
     path: str | None = None
-    testimony: Testimony = Testimony()
+    testimony: Testimony | None = None
     version: tuple[int, ...] | None = None
     subsystems: frozenset[str] = frozenset()
     whole: bool = False  # neither cut by us, nor torn, nor mixed
@@ -36,13 +37,15 @@ class Log(NamedTuple):
 
     def reading(self, name: str) -> Reading:
         """What NCCL said of ``name``."""
-        if self.state != "ok":
+        if self.state != "ok" or self.testimony is None:
             return Reading(self.state, None, self.detail)
         said = self.testimony.values().get(name, ())
         if said:
             seen = said[-1] if len(said) == 1 else next((v for v in said if v != said[0]), said[-1])
             return Reading(VALUE, seen, f"NCCL's log: {', then '.join(said)}")
         if self.version is not None and self.whole:
+            from sglang_ext.nccl.silence import expected_line, silence_proves
+
             line = expected_line(name, self.version)
             largest = max((n for ranks in self.testimony.ranks().values() for _, n in ranks), default=0)
             if silence_proves(line, self.subsystems, largest, min(self.neighbours, largest)):
@@ -64,6 +67,8 @@ def read_log(pid: int, ns_pid: int, environment: Mapping[str, str] | None, *, ne
     raw, cut, fault = _read(root + path, pid)
     if raw is None:
         return Log(*fault, path)
+    from sglang_ext.nccl.log import parse
+
     testimony = parse(raw).of(ns_pid)
     if not testimony.lines and not testimony.settings:
         return Log("not_read", "NCCL's log has no line of this process yet", path)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sglang_ext.quick import TYPE_CHECKING, Any, NamedTuple
 from sglang_ext.run.directory import RunError
 
 if TYPE_CHECKING:

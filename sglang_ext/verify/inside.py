@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from sglang_ext.contract.names import is_nccl
 from sglang_ext.nccl import library
 from sglang_ext.nccl.version import version_text
+from sglang_ext.quick import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,8 +7,7 @@ process that has them. Nobody has to cooperate.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from sglang_ext.quick import NamedTuple
 from sglang_ext.verify.discover import Host, Server, descendants, program
 from sglang_ext.verify.expected import from_world
 from sglang_ext.verify.witnesses import read_exec, read_now

@@ -9,10 +9,10 @@ is history: it can explain, cast doubt or contradict, never pass. Values are com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from sglang_ext.contract.names import shown
 from sglang_ext.contract.rules import ALWAYS_SET
+from sglang_ext.quick import NamedTuple
 from sglang_ext.verify.witnesses import Reading
 
 PASS, FAIL, UNKNOWN = "PASS", "FAIL", "UNKNOWN"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sglang_ext.contract.names import shown
+from sglang_ext.quick import Any
 
 COLOURS = {"PASS": "32", "FAIL": "31", "UNKNOWN": "33", "fail": "31", "unknown": "33", "note": "36"}
 WITNESSES = ("exec", "live", "attested")

@@ -9,8 +9,8 @@ the second.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
+from sglang_ext.quick import NamedTuple
 from sglang_ext.run.process import status
 
 SYS_PTRACE = 1 << 19  # linux/capability.h

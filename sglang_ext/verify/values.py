@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.nccl.conf import ConfFiles, load, read_file
 from sglang_ext.nccl.finding import FAIL, NOTE, Finding
 from sglang_ext.nccl.lint import lint
+from sglang_ext.quick import NamedTuple
 from sglang_ext.run.process import effective_uid
 
 # Findings that reach beyond the variable they name: grave although the contract does not name it.
@@ -43,12 +43,17 @@ def read_values(
 ) -> Read:
     """What the NCCL ``version`` in worker ``pid`` reads from ``environment`` and from the files below its ``root``."""
     home = home_of(pid, root)
-    environment = {name: value for name, value in environment.items() if not looks_secret(name)}
+    environment = {name: value for name, value in of_interest(environment).items() if not looks_secret(name)}
     if "HOME" not in environment and home is not None:
         environment = {**environment, "HOME": home}  # a worker that answers for itself names tuning variables only
     conf = load(environment, version, home, read=lambda path: read_file(root + path))
     found = lint(environment, version, conf=conf, wanted=wanted)
     return Read(conf, tuple(one for one in found if one.variable is None or not looks_secret(one.variable)))
+
+
+def of_interest(environment: Mapping[str, str]) -> dict[str, str]:
+    """What NCCL's rules look at: its own variables, slips of their names, and where the files are."""
+    return {name: value for name, value in environment.items() if name[:1] in ("N", "n") or name == "HOME"}
 
 
 def home_of(pid: int, root: str = "") -> str | None:

@@ -8,11 +8,12 @@ attested  the worker itself: what it found at its first line (stored), and its g
 from __future__ import annotations
 
 import errno
-from typing import Any, NamedTuple
 
 from sglang_ext.contract.names import is_tuning
+from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.run import attestation
 from sglang_ext.run.directory import RunDirectory, RunError
+from sglang_ext.run.process import inner_pid
 from sglang_ext.verify.live import read_live
 
 VALUE, ABSENT = "value", "absent"
@@ -92,21 +93,30 @@ def read_exec(pid: int) -> Block:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return parse_exec(file.read())
     except OSError as error:
-        return Block(*_why(error))
+        return Block(*_why(error, pid))
 
 
-def _why(error: OSError) -> tuple[str, dict[str, str], str]:
+def _why(error: OSError, pid: int) -> tuple[str, dict[str, str], str]:
     if error.errno in (errno.ENOENT, errno.ESRCH):
         return "gone", {}, "the process has ended"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "denied", {}, "permission denied (another user's process, a non-dumpable one, or ptrace_scope)"
+        return "denied", {}, f"permission denied: {_hindrance(pid, attach=False)}"
     return "unavailable", {}, f"unreadable ({error.strerror})"
 
 
 def read_now(pid: int) -> Block:
     """The live environment of ``pid``."""
     found = read_live(pid)
+    if found.state == "denied":
+        return Block("denied", {}, f"reading its memory is not permitted: {_hindrance(pid)}")
     return Block(found.state, found.values, found.detail)
+
+
+def _hindrance(pid: int, *, attach: bool = True) -> str:
+    from sglang_ext.verify.sight import why_not  # only where something is closed to us
+
+    found = why_not(pid, attach=attach)
+    return f"{found.sentence}; {found.remedy}"
 
 
 def read_record(directory: RunDirectory | None, pid: int, start_time: int) -> tuple[dict[str, Any] | None, str]:
@@ -139,7 +149,7 @@ def hear(
     """As `read_attested`, and the worker's whole answer."""
     if directory is None or record is None:
         return Block("unavailable", {}, "the worker attests nothing: it is not of a run of ours"), None
-    answer, why = attestation.ask(directory, pid)
+    answer, why = attestation.ask(directory, pid, inner=record.get("pid"))
     if answer is None:
         return Block("not_read", {}, why), None
     values = {str(name): str(value) for name, value in answer["values"].items() if value is not None}
@@ -153,23 +163,24 @@ def is_told(record: dict[str, Any], answer: dict[str, Any] | None) -> bool:
 
 def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool = True) -> Witnessed:
     """Hear every witness of one worker; ``ask`` False leaves the worker itself alone (helpers do not answer)."""
-    record, fault = read_record(directory, pid, start_time)
+    own = inner_pid(pid) if directory is not None else pid  # its files are named by what it calls itself
+    record, fault = read_record(directory, own, start_time)
     attested, answer = Block("unavailable", {}, "helpers attest nothing"), None
     started, live = read_exec(pid), read_now(pid)
     if ask:
         attested, answer = hear(directory, pid, record)
     if record is not None and not is_told(record, answer):
-        record, fault = read_record(directory, pid, start_time)  # it may have attested again meanwhile
+        record, fault = read_record(directory, own, start_time)  # it may have attested again meanwhile
         if record is not None and not is_told(record, answer):
             found, told = attestation.digest(record), str((answer or {}).get("record"))
             record = None
             fault = (
-                f"{attestation.record_name(pid)} is not what this worker says it stored: expected sha256 {told[:12]}, found "
+                f"{attestation.record_name(own)} is not what this worker says it stored: expected sha256 {told[:12]}, found "
                 f"{found[:12]}; somebody edited it"
             )
     if attestation.IN_ITS_PLACE in attested.detail:
         record, fault = (
             None,
-            f"{attestation.socket_name(pid)}: expected the worker itself, found that {attested.detail}",
+            f"{attestation.socket_name(own)}: expected the worker itself, found that {attested.detail}",
         )
     return Witnessed(exec=started, live=live, attested=attested, record=record, record_fault=fault)

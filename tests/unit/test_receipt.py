@@ -298,7 +298,8 @@ def test_versions_come_from_the_environment_the_workers_files_belong_to(tmp_path
 
 HOLDS = """
 import mmap, sys
-held = [mmap.mmap(open(path, "rb").fileno(), 0, prot=mmap.PROT_READ) for path in sys.argv[1:]]
+files = [open(path, "rb") for path in sys.argv[1:]]
+held = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in files]
 print("ready", flush=True)
 sys.stdin.read()
 """

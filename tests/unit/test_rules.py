@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Mapping
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +18,18 @@ from sglang_ext.contract.profile import load_profile
 from sglang_ext.contract.rules import (
     ALWAYS_SET,
     ENGINE,
+    EVER_SET,
     FIGHTS,
     OPTIONS,
+    PLACES,
     READ_IN,
     SETTINGS,
+    always_set,
     fights,
     flag_settings,
+    rules_of,
 )
+from sglang_ext.patchset.lock import load_lock
 
 DETERMINISTIC = {"enable_deterministic_inference": True, "tp_size": 8}
 
@@ -169,30 +177,91 @@ def test_the_tables_fit_each_other() -> None:
         assert OPTIONS[rule.flag][0] in {attribute for attribute, _ in rule.needs}
 
 
-_SPEC = importlib.util.find_spec("sglang")
-_ROOT = next(iter(_SPEC.submodule_search_locations or ()), "") if _SPEC else ""
+@pytest.mark.parametrize(
+    ("release", "sets", "settings", "fought_over"),
+    [
+        # The channel count is pinned from 0.5.18 on.
+        ("0.5.17", ["NCCL_MIN_NCHANNELS=4", "NCCL_ALGO=Ring"], DETERMINISTIC, ["NCCL_ALGO"]),
+        ("0.5.18", ["NCCL_MIN_NCHANNELS=4", "NCCL_ALGO=Ring"], DETERMINISTIC, ["NCCL_ALGO", "NCCL_MIN_NCHANNELS"]),
+        # Decode context parallelism, and with it this one, came with 0.5.15.
+        ("0.5.14", ["NCCL_GRAPH_MIXING_SUPPORT=1"], {"enable_symm_mem": True, "dcp_size": 2}, []),
+        ("0.5.15", ["NCCL_GRAPH_MIXING_SUPPORT=1"], {"enable_symm_mem": True, "dcp_size": 2},
+         ["NCCL_GRAPH_MIXING_SUPPORT"]),
+        # Symmetric memory is switched off elsewhere than on cuda from 0.5.19 on.
+        ("0.5.18", ["NCCL_CUMEM_ENABLE=0"], {"enable_symm_mem": True, "device": "cpu"}, ["NCCL_CUMEM_ENABLE"]),
+        ("0.5.19", ["NCCL_CUMEM_ENABLE=0"], {"enable_symm_mem": True, "device": "cpu"}, []),
+        # Unknown: as the newest.
+        ("9.9.9", ["NCCL_MIN_NCHANNELS=4"], DETERMINISTIC, ["NCCL_MIN_NCHANNELS"]),
+    ],
+)  # fmt: skip
+def test_releases_differ(release: str, sets: list[str], settings: dict[str, object], fought_over: list[str]) -> None:
+    assert [fight.variable for fight in fights(contract(*sets), settings, release=release)] == fought_over
 
-if _ROOT and os.path.isfile(os.path.join(_ROOT, ENGINE)):
-    # Text only: importing sglang would take seconds, and a patched one would prove nothing else.
 
-    def _lines(file: str) -> list[str]:
-        with open(os.path.join(_ROOT, file), encoding="utf-8") as source:
-            return source.read().splitlines()
+def test_the_sentence_names_the_release_it_was_read_in() -> None:
+    for release, said in (
+        ("0.5.9", "srt/server_args.py:2791 in 0.5.9"),
+        ("9.9.9", f"attention_hook.py:676 in {READ_IN}"),
+    ):
+        [fight] = fights(contract("NCCL_ALGO=Ring"), DETERMINISTIC, release=release)
+        assert said in fight.sentence
 
-    def _installed() -> str:
-        try:
-            return importlib.metadata.version("sglang")
-        except importlib.metadata.PackageNotFoundError:
-            return ""
 
-    @pytest.mark.parametrize("rule", FIGHTS, ids=lambda rule: f"{rule.flag}:{rule.variable}")
-    def test_upstream_still_assigns_what_we_cite(rule: object) -> None:
-        rule = next(r for r in FIGHTS if r == rule)
-        lines = _lines(rule.file)
-        assert any(rule.text in line for line in lines)
-        if _installed() == READ_IN:
-            assert rule.text in lines[rule.line - 1]
+def test_what_is_always_set() -> None:
+    assert always_set("0.5.18") == EVER_SET
+    assert always_set("0.5.19") == always_set(None) == ALWAYS_SET == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert rules_of(None) == rules_of("9.9.9") == FIGHTS
 
-    def test_upstream_still_always_sets() -> None:
-        for name, value in ALWAYS_SET.items():
-            assert any(line == f'    os.environ["{name}"] = "{value}"' for line in _lines(ENGINE))
+
+def test_every_release_of_the_lock_has_its_row() -> None:
+    assert set(PLACES) == set(load_lock(str(ROOT / "patches" / "upstream.toml")).supported())
+
+
+ROOT = Path(__file__).resolve().parents[2]
+# Where upstream's text may lie: wheels (RIG_WHEELS names a folder of them; .rig/wheels keeps fetched ones), environments that
+# tests/rig/releases.py made, and what is installed here. Text only: importing sglang would take seconds, and prove no more.
+ASSIGNED = re.compile(r'^\s*os\.environ\["((?:NCCL|CUDA)_\w+)"\] = ')
+
+
+def upstream(release: str) -> Callable[[str], str] | None:
+    """A reader of one release's files; None where it is nowhere here."""
+    lock = load_lock(str(ROOT / "patches" / "upstream.toml"))
+    for name, sha256 in lock.get(release).wheels.items() if release in lock.supported() else ():
+        for wheel in (Path(os.environ.get("RIG_WHEELS", ""), name), ROOT / ".rig" / "wheels" / sha256 / name):
+            if wheel.is_file():
+                return lambda file, wheel=wheel: _from_wheel(wheel, file)
+    folders = list(ROOT.glob(f".rig/releases/{release}/lib/*/site-packages/sglang"))
+    spec = importlib.util.find_spec("sglang")
+    if spec is not None and spec.submodule_search_locations and _installed() == release:
+        folders += map(Path, spec.submodule_search_locations)
+    return next((lambda file, f=f: (f / file).read_text() for f in folders if (f / ENGINE).is_file()), None)
+
+
+def _from_wheel(wheel: Path, file: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(f"sglang/{file}").decode()
+
+
+def _installed() -> str:
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@pytest.mark.parametrize("release", PLACES)
+def test_upstream_assigns_what_we_cite_and_no_more(release: str) -> None:
+    read = upstream(release)
+    if read is None:
+        pytest.skip(f"the text of sglang {release} is not here")
+    at = PLACES[release]
+    cited: dict[str, dict[int, str]] = {ENGINE: {}, at.deterministic: {}}
+    for rule in rules_of(release):
+        cited[rule.file][rule.line] = rule.text
+    lines = {"CUDA_DEVICE_MAX_CONNECTIONS": at.connections, "CUDA_MODULE_LOADING": at.module_loading}
+    for name, value in always_set(release).items():
+        cited[ENGINE][lines[name]] = f'    os.environ["{name}"] = "{value}"'
+    for file, places in cited.items():
+        found = {n: line for n, line in enumerate(read(file).splitlines(), 1) if ASSIGNED.match(line)}
+        assert found.keys() == places.keys(), file
+        assert all(text in found[n] for n, text in places.items())

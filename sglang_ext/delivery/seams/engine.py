@@ -1,7 +1,7 @@
 """The engine seam: upstream's `_set_envs_and_config`, after which the workers are spawned with this process's environment.
 
-Upstream (sglang 0.5.23 engine.py:1878-1921) assigns CUDA_DEVICE_MAX_CONNECTIONS always, and others by flag; deterministic
-inference assigns NCCL_ALGO even before, while the arguments are resolved (arg_groups/attention_hook.py:676-698).
+Upstream assigns CUDA_DEVICE_MAX_CONNECTIONS there always, and others by flag; deterministic inference assigns NCCL_ALGO even
+before, while the arguments are resolved (contract/rules.py has the places of each release).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Context, current_or_own
@@ -89,7 +90,7 @@ def settle_fights(context: Context, server_args: Any) -> None:
     """
     view = resolved(server_args)
     settings = {name: getattr(view, name) for name in rules.SETTINGS if hasattr(view, name)}
-    fights = rules.fights(context.contract, settings, os.environ)
+    fights = rules.fights(context.contract, settings, os.environ, release=bootstrap.STATUS.release)
     if fights and context.launched:
         raise context.refuse("arguments_fight_contract", "; ".join(fight.sentence for fight in fights))
     for fight in fights:

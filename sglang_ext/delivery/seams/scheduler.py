@@ -66,7 +66,8 @@ def enter(server_args: Any, given: dict[str, Any]) -> Witness | None:
     if _witness is not None:
         return _witness
     try:
-        context = current(getattr(server_args, "__dict__", {}).get(CARRIED))
+        # Taken out: up to 0.5.18 upstream publishes vars(server_args) of a worker in /server_info, and saves it with dumps.
+        context = current(getattr(server_args, "__dict__", {}).pop(CARRIED, None))
     except (RunError, ContractError) as error:  # e.g. a Ray actor on a host that does not have the directory
         if bootstrap.demanded():
             raise SystemExit(f"sglang-ext: run_dir_unusable: {error}") from None
