@@ -16,10 +16,10 @@ else:
     from sys import intern
 
     try:
-        from _sha2 import sha256  # noqa: F401  CPython 3.12 on; hashlib itself falls back on it
+        from _sha2 import sha256  # CPython 3.12 on; hashlib itself falls back on it
     except ImportError:
         try:
-            from _sha256 import sha256  # noqa: F401  3.11
+            from _sha256 import sha256  # 3.11
         except ImportError:  # no CPython
             from hashlib import sha256  # noqa: F401
 

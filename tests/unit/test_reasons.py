@@ -112,7 +112,8 @@ def test_the_tool_says_when_the_page_is_stale(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "tools/reasons_doc.py").write_text((ROOT / "tools/reasons_doc.py").read_text())
     (tmp_path / "sglang_ext/__init__.py").write_text("")
-    (tmp_path / "sglang_ext/reasons.py").write_text((PACKAGE / "reasons.py").read_text())
+    for name in ("quick.py", "reasons.py"):
+        (tmp_path / "sglang_ext" / name).write_text((PACKAGE / name).read_text())
 
     def run(*words: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-I", "-S", str(tmp_path / "tools/reasons_doc.py"), *words]
