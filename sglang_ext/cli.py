@@ -119,6 +119,28 @@ def add_verify_options(parser: argparse.ArgumentParser) -> Any:
     return which
 
 
+def add_lint_options(parser: argparse.ArgumentParser) -> None:
+    from sglang_ext.delivery.options import add_accept_option, add_contract_options
+
+    add_contract_options(parser)
+    group = parser.add_argument_group("how")
+    add_accept_option(group)
+    group.add_argument(
+        "--nccl",
+        type=given,
+        metavar="VERSION",
+        help="judge by this release's rules; default: the library installed here",
+    )
+    group.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the text",
+    )
+
+
 VERBS = {
     "verify-env": Verb(
         "look at every worker of a running server and judge what it holds",
@@ -131,6 +153,27 @@ VERBS = {
                 "This shell's variables are never evidence. Without --profile, --set or --absent the run's own contract counts."
             ),
             "epilog": EXITS,
+        },
+    ),
+    "lint": Verb(
+        "say what NCCL will make of a contract, before anything starts",
+        add_lint_options,
+        "run_lint",
+        {
+            "description": (
+                "Read names and values as the installed NCCL would: misspelt names, texts it misreads (4M is 4 bytes), ignores\n"
+                "(NCCL_P2P_LEVEL=sys) or ends over, lists that leave a collective without algorithm, configuration files.\n"
+                "The contract is the launcher's: --set/--absent, over --profile, over the NCCL_* variables of this shell."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  PASS: nothing that NCCL would read otherwise\n"
+                "  1  FAIL: a finding that the launcher would refuse\n"
+                "  2  the command line or profile is wrong\n"
+                "  3  UNKNOWN: it depends on what could not be read\n\n"
+                "example:\n"
+                "  sglang-ext lint --profile pcie-blackwell --set NCCL_BUFFSIZE=4M"
+            ),
         },
     ),
     "gate": Verb(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import shown
-from sglang_ext.contract.profile import load_profile
+from sglang_ext.contract.profile import Profile, load_profile
 from sglang_ext.delivery import preflight
 from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.delivery.options import LOG_VARIABLES, launcher_parser, split
@@ -44,15 +44,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
         say("expected options for sglang.launch_server, --model-path at least, found none; see --help")
         return USAGE
     try:
-        contract = decide(
-            load_profile(options.profile) if options.profile else None, options.sets, options.absents, os.environ
-        )
+        profile = load_profile(options.profile) if options.profile else None
+        contract = decide(profile, options.sets, options.absents, os.environ)
         if options.nccl_log is not None:
             contract = without_log(contract)
     except ContractError as error:
         say(f"contract_invalid: {error}")
         return TABLE["contract_invalid"].exit
-    return launch(contract, options, theirs)
+    return launch(contract, options, theirs, profile)
 
 
 def without_log(contract: Contract) -> Contract:
@@ -70,7 +69,7 @@ def without_log(contract: Contract) -> Contract:
     return Contract(kept, contract.warnings)
 
 
-def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
+def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: Profile | None = None) -> int:
     """Preflight, start, verify, serve, stop."""
     for warning in contract.warnings:
         say(f"warning: {warning}")
@@ -81,7 +80,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str]) -> int:
     try:
         preflight.check_hook(sys.meta_path, sys.flags)
         preflight.check_arguments(contract, arguments)
-        for note in preflight.check_values(contract, os.environ, options.accepted, sys.path):
+        for note in preflight.check_values(contract, os.environ, options.accepted, sys.path, profile):
             say(note)
         host, port = preflight.address(arguments)
         preflight.check_port(host, port)

@@ -162,6 +162,12 @@ TABLE: dict[str, Reason] = {
         "Add Ring, or name the functions a list is for (allreduce:Tree).",
         2,
     ),
+    "unqualified": Reason(
+        NOTE,
+        "The profile was measured with another range of NCCL releases than the one found: values change their meaning between "
+        "releases.",
+        "Measure the profile against the plain baseline with this NCCL before relying on it.",
+    ),
     "plugin_present": Reason(
         NOTE,
         "A plugin is asked for that may override what the variables say.",

@@ -135,6 +135,31 @@ def verify_env(options: argparse.Namespace) -> int:
     return checked(options, act)
 
 
+def run_lint(options: argparse.Namespace) -> int:
+    import os
+
+    from sglang_ext.contract.decide import decide
+    from sglang_ext.contract.model import ContractError
+    from sglang_ext.contract.profile import load_profile
+    from sglang_ext.linting import lint_here, render
+    from sglang_ext.verify.check import exit_code
+
+    try:
+        # The launcher's contract, from the launcher's sources: here this shell is what is asked about.
+        profile = load_profile(options.profile) if options.profile else None
+        contract = decide(profile, options.sets, options.absents, os.environ)
+        found = lint_here(contract, options.accepted, options.nccl, profile)
+    except ContractError as error:
+        complain(f"contract_invalid: {error}")
+        return USAGE
+    for warning in contract.warnings:
+        complain(f"warning: {warning}")
+    write_json(found, options.json)
+    if options.json != "-":
+        print(render(found, colour=sys.stdout.isatty()))
+    return exit_code(found["verdict"])
+
+
 def run_gate(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:

@@ -72,6 +72,15 @@ class Profile(NamedTuple):
         """How a term of the contract names this profile."""
         return f"profile:{self.name}"
 
+    def unqualified(self, nccl: str | None) -> str | None:
+        """A sentence where the profile was not measured with NCCL ``nccl``; None where it was, or one of the two is unknown."""
+        if nccl is None or self.measured_on.covers_nccl(nccl) is not False:
+            return None
+        return (
+            f"profile {self.name} was measured with NCCL {self.measured_on.nccl}, found {nccl}: its values may mean something "
+            "else to it; measure before you rely on them"
+        )
+
     def wants(self) -> dict[str, str | None]:
         """What the profile requires: NAME -> value, None for absent."""
         return {**self.env, **dict.fromkeys(self.absent)}

@@ -14,6 +14,7 @@ from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import looks_secret
+from sglang_ext.contract.profile import Profile
 from sglang_ext.delivery.options import value_of
 from sglang_ext.patchset import overlay
 from sglang_ext.patchset.model import PatchError
@@ -79,28 +80,22 @@ def check_arguments(contract: Contract, argv: Sequence[str]) -> None:
 
 
 def check_values(
-    contract: Contract, environment: Mapping[str, str], accepted: Collection[str], paths: Sequence[str]
+    contract: Contract,
+    environment: Mapping[str, str],
+    accepted: Collection[str],
+    paths: Sequence[str],
+    profile: Profile | None = None,
 ) -> list[str]:
     """What the NCCL found on ``paths`` (a sys.path) will make of the values upstream is started with: the notes, in words.
 
     Refuses what it would ignore, misread or end over: the alternative is to find out after a model has been loaded.
     """
-    import pwd
+    from sglang_ext.nccl.ahead import look_ahead
 
-    from sglang_ext.nccl import conf, library
-    from sglang_ext.nccl.lint import lint
-
-    found = library.installed(paths)
-    version = found[0].library.version if found else None
-    started_with = {name: value for name, value in environment.items() if not looks_secret(name)}
-    contract.apply_to(started_with)
-    try:
-        home: str | None = pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        home = None  # a container may run as a user nobody has written down
-    files = conf.load(started_with, version, home)
+    shell = {name: value for name, value in environment.items() if not looks_secret(name)}
     wanted = {name: term.want for name, term in contract.terms.items()}
-    findings = lint(started_with, version, conf=files, wanted=wanted)
+    ahead = look_ahead(shell, wanted, paths)
+    findings = ahead.findings
     grave = [finding for finding in findings if finding.severity == "fail" and finding.code not in accepted]
     if grave:
         raise Refused(grave[0].code, "; ".join(finding.message for finding in grave))

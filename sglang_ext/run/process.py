@@ -117,6 +117,16 @@ def root_of(pid: int) -> str:
     return "" if same and in_our_namespace(pid, "mnt") else f"/proc/{pid}/root"
 
 
+def started_at(pid: int) -> float:
+    """When ``pid`` was started, in seconds of the wall clock (proc(5): stat field 22, and btime); 0.0 when it is gone."""
+    entry = stat(pid)
+    if entry is None:
+        return 0.0
+    lines = read_whole("/proc/stat").decode("ascii", "replace").splitlines()
+    booted = next((int(line.split()[1]) for line in lines if line.startswith("btime ")), 0)
+    return booted + entry.start_time / os.sysconf("SC_CLK_TCK")
+
+
 def myself() -> Identity:
     """This process's own identity."""
     now = stat(os.getpid())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # at run time only where a worker has a log: the parser costs
     from sglang_ext.nccl.testimony import Testimony
 
 LONGEST = 16 << 20  # bytes of a log: what is set is said at its beginning, what is chosen fills the rest
+CLOCKS_DIFFER = 2.0  # seconds between a file system's clock and a start time counted in ticks
 LOGS = ("INFO", "TRACE")  # the levels of NCCL_DEBUG that print what was set (NCCL 2.30.7 src/debug.cc)
 # What a log holds when NCCL_DEBUG_SUBSYS does not say (nccl src/debug.cc; BOOTSTRAP joined in 2.23).
 BY_DEFAULT = frozenset({"INIT", "BOOTSTRAP", "ENV"})
@@ -70,7 +71,7 @@ def read_log(pid: int, ns_pid: int, environment: Mapping[str, str] | None, *, ne
     from sglang_ext.nccl.log import parse
 
     testimony = parse(raw).of(ns_pid)
-    if not testimony.lines and not testimony.settings:
+    if not testimony.processes:
         return Log("not_read", "NCCL's log has no line of this process yet", path)
     version = testimony.libraries[-1].version if testimony.libraries else None
     subsystems = frozenset(
@@ -92,7 +93,7 @@ def expand(pattern: str, host: str, pid: int) -> str:
 
 def _read(path: str, pid: int) -> tuple[bytes | None, bool, tuple[str, str]]:
     """The log's bytes and whether they were cut; or None and (state, why). Only the worker's own regular file is believed."""
-    from sglang_ext.run.process import effective_uid
+    from sglang_ext.run.process import effective_uid, started_at
 
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -104,5 +105,7 @@ def _read(path: str, pid: int) -> tuple[bytes | None, bool, tuple[str, str]]:
         info = os.fstat(handle)
         if not stat.S_ISREG(info.st_mode) or info.st_uid not in (effective_uid(pid), 0):
             return None, False, ("not_read", f"NCCL's log {path} is no regular file of the worker's user: not believed")
+        if info.st_mtime < started_at(pid) - CLOCKS_DIFFER:
+            return None, False, ("not_read", f"NCCL's log {path} is older than the worker: an earlier process wrote it")
         raw = file.read(LONGEST + 1)
     return raw[:LONGEST], len(raw) > LONGEST, ("", "")

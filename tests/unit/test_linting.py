@@ -1,0 +1,97 @@
+"""`sglang-ext lint` as a command, and the launcher's refusal by the same look. The rules themselves: test_nccl_*.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_ext.contract.decide import decide
+from sglang_ext.contract.profile import load_profile
+from sglang_ext.delivery import preflight
+from sglang_ext.delivery.options import ACCEPTABLE
+from sglang_ext.nccl.ahead import look_ahead
+from sglang_ext.reasons import TABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lint(*words: str, home: Path | None = None, **shell: str) -> subprocess.CompletedProcess[str]:
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "SGLANG_EXT"))}
+    environment = {**base, "PYTHONPATH": str(ROOT), "HOME": str(home or "/nowhere"), **shell}
+    command = [sys.executable, "-m", "sglang_ext", "lint", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("words", "status", "code", "parts"), [
+    (["--profile", "pcie-blackwell", "--nccl", "2.28.9"], 0, None, ("PASS: 6 variables by the rules of NCCL 2.28.9",)),
+    (["--set", "NCCL_BUFFSIZE=4M"], 1, "value_misread", ("expected a number of bytes", "found 4M", "write 4194304")),
+    (["--set", "NCCL_P2P_LEVEL=sys"], 1, "value_ignored", ("found sys", "write SYS")),
+    (["--set", "NCCL_PROTO=LL, LL128", "--nccl", "2.27.7"], 1, "value_refused", ("'LL, LL128'", "write LL,LL128")),
+    (["--set", "NCCL_PROTO=^LL", "--nccl", "2.27.7"], 1, "ll128_forced", ("found ^LL", "leave LL128 out")),
+    (["--set", "NCCL_PROTO=^LL", "--nccl", "2.27.7", "--accept", "ll128_forced"], 0, "ll128_forced", ("(accepted)",)),
+    (["--set", "NCCL_ALGO=Tree", "--nccl", "2.28.9"], 1, "no_algorithm", ("Broadcast", "add Ring")),
+    (["--set", "NCCL_ALGOS=Ring"], 1, "name_misspelt", ("write NCCL_ALGO",)),
+    (["--set", "NCLL_PROTO=LL"], 1, "name_misspelt", ("write NCCL_PROTO",)),
+    (["--set", "NCCL_FUTURE_KNOB=7"], 0, "name_unknown", ("passed on as it is",)),
+    (["--profile", "pcie-blackwell", "--nccl", "2.32.3"], 0, "unqualified", ("measured with NCCL >=2.26,<2.31, found 2.32.3",)),
+])  # fmt: skip
+def test_what_lint_says(words: list[str], status: int, code: str | None, parts: tuple[str, ...]) -> None:
+    done = lint(*words)
+    assert done.returncode == status, done.stdout + done.stderr
+    for part in parts:
+        assert part in done.stdout
+    found = json.loads(lint(*words, "--json").stdout)
+    assert found["schema"] == "sglang-ext/lint/1"
+    assert (code is None and not found["findings"]) or code in {one["code"] for one in found["findings"]}
+
+
+def test_the_shell_is_asked_about_and_no_secret_of_it_shown() -> None:
+    done = lint(NCCL_BUFFSIZE="1e6", NCCL_AUTH_TOKEN="planted")
+    assert (done.returncode, "NCCL_BUFFSIZE" in done.stdout) == (1, True)
+    assert "planted" not in done.stdout + done.stderr + lint("--json", NCCL_AUTH_TOKEN="planted").stdout
+
+
+def test_a_configuration_file_counts(tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_GRAPH_FILE=/g.xml\nNCCL_PROTO=Simple\n")
+    done = lint("--profile", "pcie-blackwell", "--nccl", "2.30.7", home=tmp_path)
+    assert done.returncode == 1
+    assert "fail conf_sets: NCCL_GRAPH_FILE: expected it absent" in done.stdout
+    assert "note conf_overridden: NCCL_PROTO" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "part"), [(["--nccl", "new"], "expected a version"), (["--accept", "nothing"], "expected one of")]
+)
+def test_a_wrong_command_line(words: list[str], part: str) -> None:
+    done = lint(*words)
+    assert done.returncode == 2 and part in done.stderr
+
+
+def test_every_code_that_can_be_accepted_is_one_that_would_refuse() -> None:
+    assert all(TABLE[code].severity == "fail" for code in ACCEPTABLE)
+    assert all(TABLE[code].exit == 2 for code in ACCEPTABLE if code != "quoted")
+
+
+def test_the_launcher_refuses_by_the_same_look_and_says_the_notes() -> None:
+    wrong = decide(None, ["NCCL_BUFFSIZE=4M"], [], {})
+    with pytest.raises(preflight.Refused, match="write 4194304") as refused:
+        preflight.check_values(wrong, {}, [], [])
+    assert refused.value.code == "value_misread"
+    (note,) = preflight.check_values(wrong, {}, ["value_misread"], [])
+    assert note.startswith("value_misread: NCCL_BUFFSIZE") and note.endswith("(accepted)")
+    profile = load_profile("pcie-blackwell")
+    assert preflight.check_values(decide(profile, [], [], {}), {}, [], [], profile) == []
+
+
+def test_the_contract_is_applied_before_it_is_read() -> None:
+    ahead = look_ahead(
+        {"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": None}, [], version=(2, 28, 9)
+    )
+    assert ahead.findings == ()
+    ahead = look_ahead({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "SYS"}, [], version=(2, 28, 9))
+    assert [one.code for one in ahead.findings] == ["conflict"]
