@@ -92,6 +92,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
             dry_run=options.dry_run,
             path=options.run_dir,
             accepted=options.accepted,
+            patchset=prepared.digest,
         )
     except preflight.Refused as refused:
         say(f"{refused.code}: {refused}")

@@ -256,6 +256,18 @@ TABLE: dict[str, Reason] = {
         "The server belongs to a run of ours, but this worker runs stock files: nothing was checked or repaired in it.",
         "See the worker's log for a line from sglang-ext; run `pip install --force-reinstall --no-deps sglang-ext`.",
     ),
+    "wrong_copy": Reason(
+        FAIL,
+        "The worker runs another patch set than the run was started with: sglang-ext was changed in between, or two copies of it "
+        "are on the worker's path.",
+        "Start the server again; `sglang-ext doctor` lists the copies.",
+    ),
+    "stale_worker": Reason(
+        FAIL,
+        "A worker of this server is older than its launch: a pool or an earlier server kept it. Even where its values are right, "
+        "they are not this launch's.",
+        "Stop it, then start the server again.",
+    ),
     "attestation_bad": Reason(
         UNKNOWN,
         "The worker's stored attestation is torn, is of another process, or contradicts itself; it is not believed.",

@@ -103,12 +103,15 @@ def new_run(
     dry_run: bool = False,
     path: str | None = None,
     accepted: Sequence[str] = (),
+    patchset: str | None = None,
 ) -> Context:
     """Create a run directory that holds ``contract``; this process owns it."""
     if path is None:
         prune(runs.default_base())
     directory = runs.RunDirectory.create(path)
-    run = runs.begin(directory, mode=mode, policy=policy, dry_run=dry_run, owner=myself(), accepted=accepted)
+    run = runs.begin(
+        directory, mode=mode, policy=policy, dry_run=dry_run, owner=myself(), accepted=accepted, patchset=patchset
+    )
     directory.write("contract.json", contract.to_json())
     return Context(directory, run, contract)
 
@@ -185,6 +188,6 @@ def current_or_own() -> Context:
             contract = decide(None, (), (), bootstrap.SHELL)
         except ContractError:
             contract = decide(None, (), (), {})
-        _current = new_run(contract, mode="engine", policy="warn")
+        _current = new_run(contract, mode="engine", policy="warn", patchset=bootstrap.STATUS.digest)
     assert _current is not None
     return _current

@@ -171,9 +171,10 @@ def begin(
     dry_run: bool,
     owner: tuple[int, int],
     accepted: Sequence[str] = (),
+    patchset: str | None = None,
 ) -> dict[str, Any]:
     """Write run.json. ``mode``: launcher or engine; ``policy``: strict, warn or off; ``owner``: pid, start time; ``accepted``:
-    the codes of findings about values that were taken for wanted.
+    the codes of findings about values that were taken for wanted; ``patchset``: the digest every process of it must run.
     """
     run = {
         "schema": SCHEMA,
@@ -184,6 +185,7 @@ def begin(
         "dry_run": dry_run,
         "owner": {"pid": owner[0], "start_time": owner[1]},
         "accepted": sorted(accepted),
+        "patchset": patchset,
     }
     directory.write("run.json", run)
     return run

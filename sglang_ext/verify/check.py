@@ -13,7 +13,7 @@ from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.reasons import TABLE, severity
 from sglang_ext.run.attestation import record_name
 from sglang_ext.run.directory import RunDirectory
-from sglang_ext.run.process import root_of, stat
+from sglang_ext.run.process import root_of, started_at, stat
 from sglang_ext.verify import expected as sizes
 from sglang_ext.verify.carried import find_run, run_contract, run_files
 from sglang_ext.verify.discover import Process, Rank, Server
@@ -273,6 +273,13 @@ class _Check:
                 pid,
             )
             return [FAIL]
+        if self.run is not None and seen.record is None and self._is_stale(pid):
+            self.problem(
+                "stale_worker",
+                f"{_who(label, pid)} was started before run {self.run['id']}: it holds what an earlier launch gave it",
+                pid,
+            )
+            return [FAIL]
         if self.run is not None and seen.record is None:
             self.problem(
                 "hook_inactive",
@@ -284,12 +291,26 @@ class _Check:
         if self.run is not None and _hook_of(seen.record)["mode"] == "none":
             self.problem("hook_inactive", f"{_who(label, pid)} says it runs stock files", pid)
             return [FAIL]
+        wanted, runs = (self.run or {}).get("patchset"), _hook_of(seen.record)["patchset"]
+        if wanted is not None and runs != wanted:
+            self.problem(
+                "wrong_copy",
+                f"{_who(label, pid)}: expected patch set {str(wanted)[:12]}, which the run was started with, found "
+                f"{str(runs)[:12]}",
+                pid,
+            )
+            return [FAIL]
         # Where the run only warns, ranks that did not agree serve all the same; on other nodes only they saw it.
         agreement = _part(_part(seen.record, "ready"), "agreement")
         if agreement.get("code") in TABLE:
             self.problem(agreement["code"], f"{_who(label, pid)} when it was built: {agreement.get('message')}", pid)
             return [FAIL]
         return []
+
+    def _is_stale(self, pid: int) -> bool:
+        """Was ``pid`` there before the run was?"""
+        created = (self.run or {}).get("created")
+        return isinstance(created, int | float) and 0 < started_at(pid) < created - 2.0
 
     def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""

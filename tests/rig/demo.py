@@ -76,6 +76,7 @@ def main() -> int:
     print(f"      nothing of it is left; {time.monotonic() - began:.0f} s in all\n")
     print(verified.stdout or verified.stderr)
     print(measured.stdout or measured.stderr)
+    print("Such a server to try things on: " + f"{os.path.relpath(sys.executable)} -m tests.rig.serve --help")
     if asked.returncode:
         print(asked.stderr, file=sys.stderr)
     return max(asked.returncode, verified.returncode, measured.returncode)

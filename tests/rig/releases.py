@@ -8,27 +8,42 @@ beyond that stands in `older/` and in `flags`. The hook is armed by a `.pth` fil
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sglang_ext.delivery.seams.engine import CARRIED
 from sglang_ext.patchset.lock import load_lock
 from tests.rig.environment import RIG
-from tests.rig.server import Server
+from tests.rig.server import LAUNCHER, STOCK, Server, clean_environment
 
 ROOT = RIG.parents[1]
 LOCK = ROOT / "patches" / "upstream.toml"
+WHEELS = ROOT / ".rig" / "wheels"  # by their hash, as tools/check_patches.py --fetch keeps them
 # Releases before this one take equal backends for both phases for a wish they cannot grant, and fall back for both.
 BOTH_PHASES = (0, 5, 18)
 # Answered only once the schedulers are up; /ready, which says so itself, came with 0.5.20.
 ANSWERS_WHEN_READY = "/model_info"
+CONTRACT = {
+    "NCCL_PROTO": "LL",
+    "NCCL_ALGO": "Ring",
+    "NCCL_P2P_LEVEL": "SYS",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # which every release overwrites
+}
+SETS = tuple(word for name, value in CONTRACT.items() for word in ("--set", f"{name}={value}"))
+PROMPTS = ("hello world the quick brown fox", "the quick", "fox fox fox hello brown world 1234")
+TOKENS = 24
 
 
 class Release(NamedTuple):
@@ -39,10 +54,23 @@ class Release(NamedTuple):
     path: str
     flags: tuple[str, ...]
 
-    def server(self, log: Path, **how: object) -> ReleaseServer:
-        """A server of this release; ``how`` as for `Server`."""
-        environment = {**dict(how.pop("environment", {})), "PYTHONPATH": self.path}  # type: ignore[call-overload]
-        return ReleaseServer(log, python=str(self.python), environment=environment, flags=self.flags, **how)  # type: ignore[arg-type]
+    def server(self, log: Path, model: Path, *, patched: bool, **how: Any) -> ReleaseServer:
+        """A server of this release: by our launcher with the contract, or stock with the hook off and the variables set."""
+        if patched:
+            how |= {"start": LAUNCHER, "options": SETS, "environment": {"PYTHONPATH": self.path}}
+        else:
+            how |= {"start": STOCK, "environment": {**CONTRACT, "SGLANG_EXT": "0", "PYTHONPATH": self.path}}
+        return ReleaseServer(log, python=str(self.python), model=model, flags=self.flags, **how)
+
+    def verify(self, server: Server, *words: str) -> Mapping[str, Any]:
+        """The report of `verify-env` on one server, by this release's Python, in a shell without the variables."""
+        command = [str(self.python), "-m", "sglang_ext", "verify-env", "--port", str(server.port), *words, "--json"]
+        environment = {**clean_environment(1, {}), "PYTHONPATH": self.path}
+        done = subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, timeout=120, check=False
+        )
+        report: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"verdict": done.stderr.strip()}
+        return report
 
 
 class ReleaseServer(Server):
@@ -54,6 +82,48 @@ class ReleaseServer(Server):
         except OSError:
             return False
 
+    def tokens(self) -> list[list[int]]:
+        """The greedy answers to the prompts, which patching must not change."""
+        return [self.generate(prompt, TOKENS)["output_ids"] for prompt in PROMPTS]
+
+
+class Trial(NamedTuple):
+    """One release, stock and then patched. What was not reached is empty, and `why` says what stopped it."""
+
+    version: str
+    stock: str = ""  # the verdict on the stock server
+    patched: str = ""
+    equal: bool | None = None
+    private: bool | None = None  # nothing of ours in what the server publishes of its arguments
+    seconds: float = 0.0
+    why: str = ""
+
+
+def trial(release: Release, model: Path, logs: Path) -> Trial:
+    """Start ``release`` stock, then patched; ask both the same; judge both. An error of either ends up in `why`."""
+    began = time.monotonic()
+    found = Trial(release.version)
+    try:
+        with release.server(logs / f"{release.version}-stock.log", model, patched=False) as server:
+            server.wait_ready()
+            stock = server.tokens()
+            found = found._replace(stock=release.verify(server, *SETS)["verdict"])
+        with release.server(logs / f"{release.version}-patched.log", model, patched=True) as server:
+            server.wait_ready()
+            found = found._replace(patched=release.verify(server)["verdict"])
+            found = found._replace(equal=server.tokens() == stock)
+            # Not before the first request: up to then the old releases do not listen for what this asks their workers.
+            found = found._replace(private=CARRIED not in json.dumps(server.get("/server_info")))
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        found = found._replace(why=reason(str(error)))
+    return found._replace(seconds=time.monotonic() - began)
+
+
+def reason(text: str) -> str:
+    """The line of an error, or of a log, that says most: the last one that names an exception, else the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no word of it"]
+    return next((line for line in reversed(lines) if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)), lines[-1])
+
 
 def supported() -> tuple[str, ...]:
     """Every release of the lock, oldest first."""
@@ -63,35 +133,41 @@ def supported() -> tuple[str, ...]:
 def prepare(version: str, folder: Path, wheels: Sequence[Path] = ()) -> Release:
     """The environment of ``version`` below ``folder``, made once. Its wheel is looked for in ``wheels`` before the index."""
     place = folder / version
-    done = place / "done"
-    if not done.exists():
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
+    if not (place / "complete").exists():
         shutil.rmtree(place, ignore_errors=True)
-        wheel = find_wheel(version, [*wheels, folder.with_name("wheels")])
+        wheel = find_wheel(version, wheels)
         venv.create(place, with_pip=False, symlinks=True)
-        site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
-        shutil.copy(ROOT / "sglang_ext.pth", site)
-        (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        done.touch()
+        (place / "complete").touch()
+    shutil.copy(ROOT / "sglang_ext.pth", site)
+    # By addsitedir, not as a bare path: some of the libraries have .pth files of their own.
+    (site / "libraries.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     old = tuple(int(part) for part in version.split(".")[:3]) < BOTH_PHASES
     flags = ("--decode-attention-backend", "torch_native") if old else ()
     path = os.pathsep.join(map(str, (RIG, RIG / "older", ROOT)))
     return Release(version, place / "bin" / "python", path, flags)
 
 
-def find_wheel(version: str, folders: Sequence[Path]) -> Path:
-    """The wheel of ``version`` for this Python; fetched into the last of ``folders`` where none has it. Always of a known hash."""
-    known = load_lock(str(LOCK)).get(version).wheels
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    name = next(n for n in known if n.endswith("-none-any.whl") or (f"-{tag}-" in n and n.endswith("_x86_64.whl")))
-    wheel = next((f / name for f in folders if (f / name).is_file()), folders[-1] / name)
+def wheel_name(version: str) -> str | None:
+    """The wheel of the lock that fits this Python and machine; None where there is none."""
+    fits = ("-none-any.whl", f"-cp{sys.version_info[0]}{sys.version_info[1]}-manylinux_2_34_{platform.machine()}.whl")
+    return next((name for name in load_lock(str(LOCK)).get(version).wheels if name.endswith(fits)), None)
+
+
+def find_wheel(version: str, folders: Sequence[Path] = ()) -> Path:
+    """The wheel of ``version`` for this Python, of the hash in the lock: from ``folders``, or fetched once and kept."""
+    name = wheel_name(version)
+    if name is None:
+        raise ValueError(f"the lock has no wheel of sglang {version} for this Python and machine; use another Python")
+    sha256 = load_lock(str(LOCK)).get(version).wheels[name]
+    kept = WHEELS / sha256 / name
+    wheel = next((f / name for f in folders if (f / name).is_file()), kept)
     if not wheel.is_file():
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            + ["--only-binary=:all:", "--dest", str(wheel.parent), f"sglang=={version}"],
-            check=True,
-        )
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*download, "--only-binary=:all:", "--dest", str(kept.parent), f"sglang=={version}"], check=True)
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert found == known[name], f"{wheel}: expected sha256 {known[name]} (the lock), found {found}; delete it and fetch it again"
+    if found != sha256:
+        raise ValueError(f"{wheel}: expected sha256 {sha256}, found {found}; delete it, and it is fetched again")
     return wheel

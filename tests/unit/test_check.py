@@ -631,6 +631,30 @@ def test_a_worker_that_ends_while_it_is_read_is_never_a_pass(tmp_path: Path) -> 
         assert states.get("effective", "unavailable") == "unavailable"
 
 
+def test_a_worker_of_another_patch_set_fails(tmp_path: Path) -> None:
+    context = new_run(WANTED, mode="launcher", policy="strict", path=str(tmp_path / "run"), patchset="e" * 64)
+    with run_of_ours(context, "overlay", start=GOOD):
+        found = verify_run(context)
+    assert (found["verdict"], codes(found)) == ("FAIL", ["wrong_copy"])
+    assert (
+        f"expected patch set {'e' * 12}, which the run was started with, found {'d' * 12}"
+        in found["problems"][0]["message"]
+    )
+
+
+def test_a_worker_older_than_its_launch_fails_though_its_values_are_right(tmp_path: Path) -> None:
+    """A pool's worker, found below the main process of a run that began later: it never attested to it."""
+    context = new_context(tmp_path)
+    with child(STOCK + WAIT, "sglang::scheduler_TP0", env=GOOD) as process:
+        facts(process, context)
+        run = context.directory.read("run.json")
+        assert run is not None
+        context.directory.write("run.json", {**run, "created": time.time() + 60})
+        found = verify_run(context)
+    assert (found["verdict"], codes(found)) == ("FAIL", ["stale_worker"])
+    assert all(variable["verdict"] == "PASS" for variable in found["workers"][0]["variables"].values())
+
+
 def test_a_run_s_damaged_contract_is_an_input_error(tmp_path: Path) -> None:
     context = new_context(tmp_path)
     with run_of_ours(context, "overlay", start=GOOD):

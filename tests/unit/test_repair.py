@@ -1,12 +1,15 @@
-"""Until when a variable may be repaired: one rule per reader, each with what it depends on."""
+"""A worker's entry: until when a variable may be repaired, one rule per reader; and what it takes out of its arguments."""
 
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from sglang_ext.delivery.repair import driver_is_mapped, too_late
+from sglang_ext.delivery.seams import scheduler
+from sglang_ext.delivery.seams.engine import CARRIED
 
 MAPS = """\
 7f1c8a000000-7f1c8a021000 rw-p 00000000 00:00 0
@@ -57,3 +60,14 @@ def test_this_process_has_no_driver() -> None:
     with open(f"/proc/{os.getpid()}/maps", encoding="utf-8") as maps:
         text = maps.read()
     assert "libc" in text and not driver_is_mapped(text)
+
+
+def test_what_rode_along_in_the_arguments_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to sglang 0.5.18 a worker publishes its arguments' dictionary as it is."""
+    seen: list[object] = []
+    monkeypatch.setattr(scheduler, "current", seen.append)
+    arguments = SimpleNamespace(tp_size=2, **{CARRIED: "/run/here"})
+    assert scheduler.enter(arguments, {}) is None
+    assert seen == ["/run/here"] and vars(arguments) == {"tp_size": 2}
+    assert scheduler.enter(object(), {}) is None
+    assert seen == ["/run/here", None]

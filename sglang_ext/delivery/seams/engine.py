@@ -21,7 +21,9 @@ from sglang_ext.run.process import myself
 
 logger = logging.getLogger("sglang_ext")
 
-CARRIED = "_sglang_ext_run"  # the key in ServerArgs.__dict__ that carries the run directory to workers by pickle
+# The key in ServerArgs.__dict__ that carries the run directory to workers by pickle. Ray actors of sglang 0.5.10-0.5.18 do not
+# get it: there upstream makes them a new object of the fields alone (dataclasses.replace).
+CARRIED = "_sglang_ext_run"
 
 
 def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any]:

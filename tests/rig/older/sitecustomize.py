@@ -3,7 +3,7 @@
 Two things changed under them, both set right here when they are imported, so that a process without SGLang pays nothing:
 
 * transformers 5 knows models which those releases register themselves, and refuses the second one. Theirs wins.
-* `torch.ops.sgl_kernel`'s attention took no quantization scales up to 0.5.14, and the callers pass by position.
+* `torch.ops.sgl_kernel`'s attention took no quantization scales up to 0.5.19, and the callers pass by position.
 """
 
 from __future__ import annotations
