@@ -13,6 +13,10 @@ from sglang_ext.quick import Any
 
 SIGINT_EXIT = 130
 
+# argparse has its few words translated, and gettext imports locale to find that there is no catalogue: 2 ms of every start.
+# Our own words are English anyway.
+setattr(argparse, "_", str)  # noqa: B010  as an attribute it is argparse's own business
+
 
 def width() -> int:
     """Columns of the terminal, at most 110: long lines are hard to read."""

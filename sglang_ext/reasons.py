@@ -66,6 +66,7 @@ TABLE: dict[str, Reason] = {
         "them off.",
         "Write the value without quotes in the env-file (docker --env-file, systemd's EnvironmentFile keep or drop them by "
         "rules of their own).",
+        2,
     ),
     "not_in_effect": Reason(
         FAIL,
@@ -86,7 +87,8 @@ TABLE: dict[str, Reason] = {
     "witness_missing": Reason(
         UNKNOWN,
         "A witness demanded with --require could not be had for this variable.",
-        "Start the server with the launcher for exec and attested; run as its user or root for live.",
+        "Start the server with the launcher for exec and attested, with --nccl-log for effective; run as its user or root for "
+        "live.",
     ),
     "repaired": Reason(
         NOTE,

@@ -48,10 +48,28 @@ def check_hook(finders: Sequence[object], flags: Any) -> None:
     elif flags.ignore_environment:
         why = "Python runs with -E or -I, which ignores PYTHONPATH and with it sitecustomize/"
         fix = "drop the flag, or pip install sglang-ext into this environment"
+    elif hider := hides_ours(sys.modules.get("sitecustomize"), os.environ.get("PYTHONPATH", "")):
+        why = (
+            f"{hider} was read at this Python's start in place of our sitecustomize/, which is on PYTHONPATH behind it"
+        )
+        fix = "put ours first on PYTHONPATH (it runs the next one itself), or pip install sglang-ext into this environment"
     else:
         why = "neither its .pth file nor sitecustomize/ was read at this Python's start"
         fix = "pip install sglang-ext into this environment, or put its sitecustomize/ folder on PYTHONPATH"
     raise Refused("hook_not_armed", f"the import hook is not armed: {why}; {fix}")
+
+
+def hides_ours(module: object, path: str) -> str | None:
+    """The sitecustomize in force, where it is another than ours and ours is on PYTHONPATH (``path``) too; None otherwise."""
+    ours = [
+        entry
+        for entry in path.split(os.pathsep)
+        if os.path.isfile(os.path.join(entry, "..", "sglang_ext", "bootstrap.py"))
+    ]
+    file = getattr(module, "__file__", None)
+    if not ours or not isinstance(file, str):
+        return None
+    return None if any(os.path.dirname(os.path.abspath(file)) == os.path.abspath(entry) for entry in ours) else file
 
 
 def check_upstream() -> overlay.Prepared:

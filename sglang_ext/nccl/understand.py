@@ -87,6 +87,8 @@ def _better_list(text: str, known: tuple[str, ...], version: tuple[int, ...]) ->
     plain = "".join(ch for ch in text if ch not in " \t\n\v\f\r\"'")
     parsed = lists.parse(name, plain, version)
     if plain and plain != text and len(plain) <= 60 and not parsed.refused and not parsed.ignored:
+        if name == "NCCL_PROTO" and lists.forces_ll128(parsed, version):
+            return f"write {plain}, better without LL128, which a list forces past NCCL's own check of the hardware"
         return f"write {plain}"
     if version < lists.PER_FUNCTION_SINCE and (":" in text or ";" in text):
         return "leave the functions out, as lists per function came with 2.24"

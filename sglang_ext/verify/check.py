@@ -11,12 +11,12 @@ from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.reasons import TABLE, severity
-from sglang_ext.run.attestation import record_name
 from sglang_ext.run.directory import RunDirectory
-from sglang_ext.run.process import root_of, started_at, stat
+from sglang_ext.run.process import root_of, stat
 from sglang_ext.verify import expected as sizes
+from sglang_ext.verify import records
 from sglang_ext.verify.carried import find_run, run_contract, run_files
-from sglang_ext.verify.discover import Process, Rank, Server
+from sglang_ext.verify.discover import Process, Server
 from sglang_ext.verify.effective import Log, read_log
 from sglang_ext.verify.inside import Inside, copies, look_inside, same_to
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
@@ -142,7 +142,7 @@ class _Check:
         if role == "other" and not self.request.all_processes:
             return  # resource tracker, a shell, a worker that has not got as far as its title
         if seen.record is not None:
-            rank = _attested_rank(seen.record, rank, self.expected)
+            rank = records.rank_of(seen.record, rank, self.expected)
         counts = role in DECIDING or self.request.all_processes
         label = rank.label or process.name or process.title.removeprefix("sglang::") or f"pid {pid}"
         after = stat(pid)
@@ -177,7 +177,7 @@ class _Check:
                 "rank": rank._asdict(),
                 "verdict": worst(verdicts),
                 "counts": counts,
-                "hook": _hook_of(seen.record),
+                "hook": records.hook_of(seen.record),
                 "nccl": {
                     **nccl.to_json(),
                     "log": beside.log.path,
@@ -202,11 +202,14 @@ class _Check:
         if key in self.read:  # ranks mostly hold the same
             return self.read[key]
         read = self.read[key] = read_values(pid, environment, nccl.version, wanted, root=root)
-        accepted = self.request.accepted | set(_accepted(self.run))
+        accepted = self.request.accepted | set(records.accepted(self.run))
         for finding in read.findings:
-            if finding not in self.findings:
+            judged = finding.code == "quoted" and environment.get(finding.variable or "") != wanted.get(
+                finding.variable or ""
+            )
+            if finding not in self.findings and not judged:
                 self.findings.add(finding)
-                weighed = weigh(finding, wanted, accepted)
+                weighed = weigh(finding, wanted, accepted, known=nccl.version is not None)
                 grade = weighed.severity
                 self.problem(weighed.code, f"{_who(label, pid)} {weighed.message}", pid, finding.variable, grade=grade)
         return read
@@ -232,12 +235,12 @@ class _Check:
         same = same_to(name, beside.nccl.version)
         entered = (seen.record or {}).get("entered", {})
         history = History(
-            entered=_stored(entered, name),
+            entered=records.found_at_entry(seen.record, name),
             repaired=name in entered.get("repaired", ()),
             main=self.main.reading(name) if self.main else None,
         )
         verdict, reason, message = judge(name, want, readings, history, same)
-        if verdict == FAIL and readings["live"].says:
+        if verdict == FAIL and readings["live"].says and readings["exec"].value != readings["live"].value:
             file = beside.values.file_that_sets(name, readings["live"].value)
             if file is not None:
                 reason, message = "conf_sets", f"found {shown(readings['live'].value)}, which {file} gives it"
@@ -260,57 +263,12 @@ class _Check:
 
     def _hook(self, seen: Witnessed, label: str, process: Process) -> list[str]:
         """What the hook's state in a scheduler adds to its verdict."""
-        pid = process.stat.pid
-        if seen.record_fault:
-            self.problem("attestation_bad", f"{_who(label, pid)}: {seen.record_fault}", pid)
-            return [UNKNOWN]
-        stated = (seen.record or {}).get("contract", self.contract.digest)
-        if self.request.contract is None and stated != self.contract.digest:
-            self.problem(
-                "contract_edited",
-                f"{_who(label, pid)}: expected the contract it was started with, digest {str(stated)[:12]}, found "
-                f"{self.contract.digest[:12]} in contract.json",
-                pid,
-            )
-            return [FAIL]
-        if self.run is not None and seen.record is None and self._is_stale(pid):
-            self.problem(
-                "stale_worker",
-                f"{_who(label, pid)} was started before run {self.run['id']}: it holds what an earlier launch gave it",
-                pid,
-            )
-            return [FAIL]
-        if self.run is not None and seen.record is None:
-            self.problem(
-                "hook_inactive",
-                f"{_who(label, pid)} belongs to run {self.run['id']} and attests nothing: expected "
-                f"{record_name(process.ns_pid or pid)}, found none",
-                pid,
-            )
-            return [FAIL]
-        if self.run is not None and _hook_of(seen.record)["mode"] == "none":
-            self.problem("hook_inactive", f"{_who(label, pid)} says it runs stock files", pid)
-            return [FAIL]
-        wanted, runs = (self.run or {}).get("patchset"), _hook_of(seen.record)["patchset"]
-        if wanted is not None and runs != wanted:
-            self.problem(
-                "wrong_copy",
-                f"{_who(label, pid)}: expected patch set {str(wanted)[:12]}, which the run was started with, found "
-                f"{str(runs)[:12]}",
-                pid,
-            )
-            return [FAIL]
-        # Where the run only warns, ranks that did not agree serve all the same; on other nodes only they saw it.
-        agreement = _part(_part(seen.record, "ready"), "agreement")
-        if agreement.get("code") in TABLE:
-            self.problem(agreement["code"], f"{_who(label, pid)} when it was built: {agreement.get('message')}", pid)
-            return [FAIL]
-        return []
-
-    def _is_stale(self, pid: int) -> bool:
-        """Was ``pid`` there before the run was?"""
-        created = (self.run or {}).get("created")
-        return isinstance(created, int | float) and 0 < started_at(pid) < created - 2.0
+        stated_for = self.contract.digest if self.request.contract is None else None
+        fault = records.fault_of(seen, process, self.run, stated_for)
+        if fault is None:
+            return []
+        self.problem(fault.code, f"{_who(label, process.stat.pid)}{fault.text}", process.stat.pid)
+        return [{"fail": FAIL, "unknown": UNKNOWN}[severity(fault.code)]]
 
     def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""
@@ -396,40 +354,6 @@ def _order(worker: dict[str, Any]) -> tuple[Any, ...]:
 def _who(label: str, pid: int) -> str:
     """`TP1 (pid 4711)`; a process without a rank or title is called by its pid alone."""
     return label if label == f"pid {pid}" else f"{label} (pid {pid})"
-
-
-def _attested_rank(record: dict[str, Any], titled: Rank, expected: sizes.Expected) -> Rank:
-    """A title leaves parts out; the attestation has what the worker was called with. Dimensions of one are not named."""
-    said = {k: v for k, v in record.get("rank", {}).items() if k in Rank._fields and isinstance(v, int)}
-    known = {k: v for k, v in titled._asdict().items() if v is not None}
-    alone = {k for k in ("dp", "pp") if getattr(expected, k) == 1}
-    return Rank(**{k: v for k, v in (said | known).items() if k not in alone})
-
-
-def _part(record: dict[str, Any] | None, key: str) -> dict[str, Any]:
-    """An object inside a record that a worker wrote; empty where there is none."""
-    value = (record or {}).get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _accepted(run: dict[str, Any] | None) -> list[str]:
-    """The codes the launch accepted."""
-    codes = (run or {}).get("accepted")
-    return [str(code) for code in codes] if isinstance(codes, list) else []
-
-
-def _hook_of(record: dict[str, Any] | None) -> dict[str, Any]:
-    hook = (record or {}).get("hook") or {}
-    mode = hook.get("mode") if hook.get("mode") in ("overlay", "baked") else "none"
-    return {"active": mode != "none", "patchset": hook.get("patchset"), "mode": mode}
-
-
-def _stored(entered: dict[str, Any], name: str) -> Reading | None:
-    values = entered.get("values")
-    if not isinstance(values, dict) or (name not in values and not is_tuning(name)):
-        return None
-    value = values.get(name)  # every tuning variable that was there is in it
-    return Reading("absent") if value is None else Reading("value", str(value))
 
 
 def _now(seen: Witnessed) -> dict[str, str] | None:

@@ -78,7 +78,7 @@ def copies(workers: Iterable[tuple[str, int, Inside]]) -> Iterator[tuple[str, st
                 f"{label} (pid {pid}) has mapped {which}; which of them talks depends on who asks",
                 pid,
             )
-        for one in found[:1]:
+        for one in found if len(found) == 1 else ():  # which of two copies talks is not known
             identity = (one.version, one.cuda, one.build_id or (one.device, one.inode, one.size))
             seen.setdefault(identity, (one, []))[1].append(label)
     if len(seen) > 1:
@@ -100,9 +100,5 @@ def _claimed(one: library.LibraryFile, label: str) -> Iterator[tuple[str, str, i
     for entry in library.installed([folder]):
         if entry.claims and not entry.agreed and one.version is not None:
             said = " and ".join(f"{claim.distribution} {claim.version}" for claim in entry.claims)
-            yield (
-                "nccl_metadata",
-                f"{label} has mapped NCCL {version_text(one.version)}, and the packages that claim {one.path} are {said}; the "
-                "file is what counts",
-                None,
-            )
+            claimed = f"{one.path} is claimed by {said}; the file is what counts"
+            yield "nccl_metadata", f"{label} has mapped NCCL {version_text(one.version)}, and {claimed}", None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.nccl.conf import ConfFiles, load, read_file
-from sglang_ext.nccl.finding import FAIL, NOTE, Finding
+from sglang_ext.nccl.finding import FAIL, NOTE, UNKNOWN, Finding
 from sglang_ext.nccl.lint import lint
 from sglang_ext.quick import NamedTuple
 from sglang_ext.run.process import effective_uid
@@ -77,9 +77,14 @@ def _home_in(passwd: str, uid: int | None) -> str | None:
     return None
 
 
-def weigh(finding: Finding, wanted: Collection[str], accepted: Collection[str]) -> Finding:
-    """The finding as it counts for a verdict: what the contract does not name, or somebody accepted, is a note."""
+def weigh(finding: Finding, wanted: Collection[str], accepted: Collection[str], *, known: bool = True) -> Finding:
+    """The finding as it counts for a verdict: what the contract does not name, or somebody accepted, is a note.
+
+    ``known`` False: no libnccl is mapped, and the rules are a guess, which what depends on the release cannot stand on.
+    """
     if finding.code in accepted:
         return finding._replace(severity=NOTE, message=f"{finding.message} (accepted)")
+    if finding.severity == UNKNOWN and not known:
+        return finding._replace(severity=NOTE)
     outside = finding.variable not in wanted and finding.code not in FAR_REACHING
     return finding._replace(severity=NOTE) if outside and finding.severity == FAIL else finding

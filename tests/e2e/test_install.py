@@ -83,6 +83,13 @@ def test_no_python_start_notices(venv: Path, wheel: Path) -> None:
     left = python(venv, "-c", "import sglang")
     assert (left.status, left.out) == (0, "stock\n")
     assert "its package is gone and its sglang_ext.pth was left behind" in left.err
+    (site / "sglang_ext").mkdir()  # and cut off while it was written
+    (site / "sglang_ext" / "__init__.py").write_text("")
+    (site / "sglang_ext" / "bootstrap.py").write_text("def first_import(:\n")
+    damaged = python(venv, "-c", "import sglang")
+    assert (damaged.status, damaged.out) == (0, "stock\n")
+    assert "running stock, unpatched: its bootstrap is damaged (SyntaxError" in damaged.err
+    assert "pip install --force-reinstall --no-deps sglang-ext" in damaged.err and "Traceback" not in damaged.err
 
 
 def test_pip_check_is_clean() -> None:

@@ -74,7 +74,7 @@ def test_a_wrong_command_line(words: list[str], part: str) -> None:
 
 def test_every_code_that_can_be_accepted_is_one_that_would_refuse() -> None:
     assert all(TABLE[code].severity == "fail" for code in ACCEPTABLE)
-    assert all(TABLE[code].exit == 2 for code in ACCEPTABLE if code != "quoted")
+    assert all(TABLE[code].exit == 2 for code in ACCEPTABLE)
 
 
 def test_the_launcher_refuses_by_the_same_look_and_says_the_notes() -> None:
@@ -86,6 +86,20 @@ def test_the_launcher_refuses_by_the_same_look_and_says_the_notes() -> None:
     assert note.startswith("value_misread: NCCL_BUFFSIZE") and note.endswith("(accepted)")
     profile = load_profile("pcie-blackwell")
     assert preflight.check_values(decide(profile, [], [], {}), {}, [], [], profile) == []
+
+
+def test_a_sitecustomize_in_front_of_ours_is_named(tmp_path: Path) -> None:
+    class Theirs:
+        __file__ = str(tmp_path / "sitecustomize.py")
+
+    class Ours:
+        __file__ = str(ROOT / "sitecustomize" / "sitecustomize.py")
+
+    path = f"{tmp_path}:{ROOT / 'sitecustomize'}"
+    assert preflight.hides_ours(Theirs, path) == Theirs.__file__
+    assert preflight.hides_ours(Ours, path) is None
+    assert preflight.hides_ours(Theirs, str(tmp_path)) is None
+    assert preflight.hides_ours(None, path) is None
 
 
 def test_the_contract_is_applied_before_it_is_read() -> None:

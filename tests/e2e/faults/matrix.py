@@ -19,9 +19,12 @@ INTRO = """\
 
 Each row is one fault on real processes, one test in `tests/e2e/faults/`, and what the program said when it was run: this page
 is written by `SGLANG_EXT_WRITE_MATRIX=1 python -m pytest tests/e2e/faults`, and a test compares it with every run. Process ids,
-paths and hashes are replaced by PID, DIR and HASH. The verdict is verify-env's; *refused* is a command that did nothing,
-*stopped* a launch that ended what it had started, *stock* and *patched* what an import found. A negative exit status is the
-signal a process died of. Codes are explained in [reasons.md](reasons.md).
+paths and hashes are replaced by PID, DIR and HASH, and by WHY what a host says of its own restrictions. The verdict is
+verify-env's; *refused* is a command that did nothing, *stopped* a launch that ended what it had started, *noted* one that said
+so and went on (here as far as a port that is taken), *stock* and *patched* what an import found, *undisturbed* a program that
+has nothing to do with us. In the doctor's rows the verdict is a check's state, and the code its name ([doctor.md](doctor.md)).
+A negative exit status is the signal a process died of. Codes are explained in [reasons.md](reasons.md), and where the faults
+come from in [public-cases.md](public-cases.md).
 """
 
 
@@ -77,7 +80,9 @@ class Matrix:
             (r"workers/\d+\.", "workers/PID."),
             (r"\bstart time \d+", "start time TICKS"),
             (r"\bport \d+", "port PORT"),
-            (r"\b\d{8}-\d{6}-[0-9a-f]{6}-[0-9a-f]{8}\b|\brun-[0-9a-f]{8}\b", "RUN"),
+            (r"\b\d{8}-\d{6}-[0-9a-f]{6}-[0-9a-f]{8}\b|\brun-[0-9a-f]{8}(-[0-9a-f]{8})?\b", "RUN"),
+            # Which of its hindrances stands in the way is the host's: Yama, a security module, a mask.
+            (r"(?<=not permitted: )(nothing /proc says|kernel\.yama\.).*?(?=\)\. Fix: |$)", "WHY"),
         ):
             sentence = re.sub(pattern, name, sentence)
         return sentence

@@ -134,3 +134,15 @@ def small_disk(folder: Path, size: str = "16k") -> tuple[str, ...]:
     folder.mkdir(exist_ok=True)
     script = f'mount -t tmpfs -o size={size},mode=0700 tmpfs "$0" && exec "$@"'
     return ("unshare", "-m", "sh", "-c", script, str(folder))
+
+
+def with_etc(folder: Path, nccl_conf: str) -> tuple[str, ...]:
+    """Words before a command that then sees another /etc: what a program needs of the real one, and this nccl.conf."""
+    if not can_mount():
+        pytest.skip("needs the right to mount")
+    folder.mkdir(exist_ok=True)
+    for name in ("passwd", "group", "hosts", "ld.so.cache", "nsswitch.conf"):
+        if os.path.exists(f"/etc/{name}"):
+            shutil.copy(f"/etc/{name}", folder)
+    (folder / "nccl.conf").write_text(nccl_conf)
+    return ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc && exec "$@"', str(folder))

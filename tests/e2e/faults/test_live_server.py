@@ -22,7 +22,7 @@ from tests.rig.server import Server, free_port
 
 from .matrix import Matrix, Row, fault, judged, refused
 from .places import AS_NOBODY, NOBODY, needs_other_users
-from .test_processes import SCRIPT
+from .standins import SCRIPT
 
 MEDDLER = Path(__file__).parent / "meddler"
 Act = Callable[["Live"], Any]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,68 +12,11 @@ from pathlib import Path
 import pytest
 
 from sglang_ext.run.process import stat
-from tests.e2e.conftest import Done, cli, run, sets
+from tests.e2e.conftest import Done, cli, run
 
 from .matrix import Matrix, Row, fault, judged
 from .places import AS_NOBODY, NOBODY, can_mount, needs_other_users
-
-GOOD = {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"}
-WANT = [*sets(GOOD), "--absent", "NCCL_P2P_DISABLE"]
-SLEEP = str(shutil.which("sleep"))
-SCRIPT = str(Path(sys.executable).with_name("sglang-ext"))
-HEAD = "import ctypes, os, subprocess, sys, time; libc = ctypes.CDLL(None)\n"
-WAIT = "\nprint('ready', flush=True); sys.stdin.read()\n"
-# As setproctitle does without SPT_NOENV: the strings live on elsewhere, the block they came in is overwritten.
-CLOBBER = """
-for name, value in list(os.environb.items()):
-    libc.setenv(name, value, 1)
-fields = open("/proc/self/stat").read().rpartition(")")[2].split()
-start, size = int(fields[47]), int(fields[48]) - int(fields[47])
-text = (TITLE * size)[:size]
-ctypes.memmove(start, text, size)
-"""
-NUL, TITLE = CLOBBER.replace("TITLE", 'b"\\0"'), CLOBBER.replace("TITLE", 'b"sglang::scheduler "')
-# Titled children under a Python that was started like a server: sys.argv says which, with changes of their environment.
-SERVER = f"""
-for word in sys.argv[1:]:
-    if word.startswith("sglang::"):
-        title, *changes = word.split(",")
-        environment = os.environ | dict(change.split("=") for change in changes)
-        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        if title.endswith("-later"):
-            print("ready", flush=True)
-            time.sleep(1.5)
-            title = title.removesuffix("-later")
-        started = subprocess.Popen([title, "600"], executable={SLEEP!r}, env=environment, **quiet)
-        while not open(f"/proc/{{started.pid}}/cmdline").read().startswith("sglang::"):
-            time.sleep(0.001)
-"""
-TP2 = ("sglang.launch_server", "--tp", "2")
-
-
-@contextlib.contextmanager
-def process(code: str, *words: str, env: dict[str, str], before: tuple[str, ...] = ()) -> Iterator[int]:
-    """A Python process that has done ``code`` and said so; everything below it ends with the block."""
-    command = [*before, sys.executable, "-I", "-S", "-c", HEAD + code + WAIT, *words]
-    started = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True, cwd="/"
-    )
-    try:
-        assert started.stdout is not None and started.stdout.readline() == b"ready\n"
-        yield started.pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, 9)
-        started.communicate()
-
-
-def look(pid: int, *words: str, before: tuple[str, ...] = ()) -> Done:
-    """verify-env --pid: `out` is its JSON, `err` the table and whatever it complained of, both of one look."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        os.chmod(folder, 0o777)  # whoever looks
-        report = Path(folder, "report.json")
-        done = run(*before, SCRIPT, "verify-env", "--pid", str(pid), "--json", str(report), *words)
-        return Done(done.status, report.read_text() if report.exists() else "", done.out + done.err)
+from .standins import GOOD, HALF, NUL, SERVER, SPACES, T0, T1, TITLE, TP2, WANT, look, process, run_directory
 
 
 def plain(code: str = "", env: dict[str, str] = GOOD, *words: str) -> Callable[[], Done]:
@@ -100,7 +39,11 @@ def server(*titles: str, env: dict[str, str] = GOOD, words: tuple[str, ...] = ()
     return act
 
 
-T0, T1 = "sglang::scheduler_TP0", "sglang::scheduler_TP1"
+def eight(without: int | None, change: str = "") -> list[str]:
+    """The words of a server of eight ranks; all but ``without`` with ``change``. Without a change: the first seven."""
+    ranks = [f"sglang::scheduler_TP{rank}" for rank in range(8)]
+    changed = [rank if number == without else f"{rank},{change}" for number, rank in enumerate(ranks)]
+    return ["sglang.launch_server", "--tp", "8", *(changed if change else ranks[:7])]
 
 
 def denied() -> Done:
@@ -148,20 +91,6 @@ def own_shell() -> Done:
         return look(pid, *WANT, before=("env", *(f"{n}={v}" for n, v in GOOD.items())))
 
 
-def run_directory(folder: Path, owner: int, variables: dict[str, str]) -> Path:
-    """A run directory of ``owner``'s, made by the product; this process stands for its launcher."""
-    code = (
-        "import sys\nfrom sglang_ext.contract.decide import decide\nfrom sglang_ext.delivery.context import new_run\n"
-        "new_run(decide(None, sys.argv[2:], (), {}), mode='launcher', policy='strict', path=sys.argv[1])\n"
-    )
-    path = folder / "run-1a2b3c4d"
-    folder.chmod(0o777)
-    before = AS_NOBODY if owner else ()
-    done = run(*before, sys.executable, "-c", code, str(path), *(f"{n}={v}" for n, v in variables.items()))
-    assert done.status == 0, done.err
-    return path
-
-
 def carrying(owner: int, variables: dict[str, str], *words: str, as_owner: bool = False) -> Callable[[Path], Done]:
     """A server whose processes carry a run directory of ``owner``'s that holds a contract of ``variables``."""
 
@@ -203,6 +132,57 @@ def another_servers_run(folder: Path) -> Done:
     (path / "server.json").write_text(json.dumps({**record, "main": {"pid": os.getpid(), "start_time": 1}}))
     with process(SERVER, *TP2, T0, T1, env={**GOOD, "SGLANG_EXT_RUN_DIR": str(path)}) as pid:
         return look(pid, *WANT)
+
+
+def stale(folder: Path) -> Done:
+    """Workers that were there before the run they are claimed for: their values fit, and they attest nothing."""
+    with process(SERVER, *TP2, T0, T1, env=GOOD) as pid:
+        main = stat(pid)
+        assert main is not None
+        path = run_directory(folder, 0, GOOD)
+        expected = dict.fromkeys(("pp", "dp", "nnodes"), 1) | dict.fromkeys(("tp", "workers", "here"), 2)
+        (path / "server.json").write_text(json.dumps({"expected": expected, "main": main.identity._asdict()}))
+        report = folder / "report.json"
+        done = cli("verify-env", "--run", str(path), "--json", str(report))
+        return Done(done.status, report.read_text(), done.out + done.err)
+
+
+# As a title is written over a worker's command line, in a child of a multiprocessing fork server. The fork server was started
+# with what was set then; its parent has set the wanted value since.
+FORKED = """
+import multiprocessing
+def work(title, pipe):
+    import ctypes, time
+    fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+    start, size = int(fields[45]), int(fields[46]) - int(fields[45])
+    ctypes.memmove(start, title.encode() + bytes(size - len(title)), size)
+    pipe.send("ready")
+    time.sleep(600)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    from multiprocessing import forkserver
+    forkserver.ensure_running()
+    os.environ["NCCL_PROTO"] = "LL"
+    mine, theirs = context.Pipe()
+    for rank in range(2):
+        context.Process(target=work, args=(f"sglang::scheduler_TP{rank}", theirs), daemon=True).start()
+        assert mine.recv() == "ready"
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def forked(before: str) -> Callable[[Path], Done]:
+    """Workers of a fork server that was started with NCCL_PROTO=``before``."""
+
+    def act(folder: Path) -> Done:
+        script = folder / "main.py"
+        script.write_text("import os, sys\n" + FORKED)
+        start = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+        with process(start, *TP2, env=GOOD | {"NCCL_PROTO": before}) as pid:
+            return look(pid, *WANT)
+
+    return act
 
 
 def reused(folder: Path) -> Done:
@@ -320,7 +300,7 @@ ROWS = [
     ("different", "another value at the start", "FAIL", "different", 1, ("NCCL_PROTO", "expected LL", "found Simple"), plain("", GOOD | {"NCCL_PROTO": "Simple"})),
     ("unwanted", "a variable that must be absent", "FAIL", "unwanted", 1, ("NCCL_P2P_DISABLE", "expected (absent)", "found 1"), plain("", GOOD | {"NCCL_P2P_DISABLE": "1"})),
     ("empty", "an empty value in the place of the wanted one", "FAIL", "different", 1, ("NCCL_PROTO", "expected LL", "found ''"), plain("", GOOD | {"NCCL_PROTO": ""})),
-    ("quoted", "quotes kept from an env-file", "FAIL", "different", 1, ("NCCL_PROTO", "expected LL", "found '\"LL\"'"), plain("", GOOD | {"NCCL_PROTO": '"LL"'})),
+    ("quoted", "quotes kept from an env-file", "FAIL", "quoted", 1, ("NCCL_PROTO", "expected LL", 'found "LL" with the quotes'), plain("", GOOD | {"NCCL_PROTO": '"LL"'})),
     ("changed", "changed after the start; nobody attests", "FAIL", "changed_in_process", 1, ("NCCL_PROTO", "expected LL", "found Simple", "was started with the wanted value"), plain(CHANGED)),
     ("deleted", "deleted after the start; nobody attests", "FAIL", "changed_in_process", 1, ("NCCL_ALGO", "expected Ring", "found (absent)"), plain("del os.environ['NCCL_ALGO']")),
     ("added", "an unwanted variable added after the start", "FAIL", "changed_in_process", 1, ("NCCL_P2P_DISABLE", "expected (absent)", "found 1"), plain("os.environ['NCCL_P2P_DISABLE'] = '1'")),
@@ -330,6 +310,13 @@ ROWS = [
     ("all_nul_missing", "/proc/PID/environ all NUL, a variable missing", "FAIL", "missing", 1, ("NCCL_ALGO", "found none"), plain(NUL, {"NCCL_PROTO": "LL"})),
     ("all_nul_denied", "/proc/PID/environ all NUL and its memory closed", "UNKNOWN", "not_seen", 3, ("NCCL_ALGO", "expected Ring", "is not permitted"), masked(NUL)),
     ("exec_alone", "/proc/PID/environ right and its memory closed: the start is not now", "UNKNOWN", "not_seen", 3, ("NCCL_ALGO", "expected Ring", "is not permitted"), masked("")),
+    ("half_nul", "the first part of /proc/PID/environ NUL: what still stands behind it is not believed", "PASS", None, 0, ("1 of 1",), plain(HALF)),
+    ("half_nul_changed", "the same, and the value that still stands there is not the one in memory", "FAIL", "different", 1, ("NCCL_PROTO", "expected LL", "found Simple"), plain(CHANGED + HALF)),
+    ("half_nul_denied", "the same with its memory closed", "UNKNOWN", "not_seen", 3, ("NCCL_ALGO", "expected Ring", "is not permitted"), masked(HALF)),
+    ("spaces", "/proc/PID/environ full of blanks, a variable missing", "FAIL", "missing", 1, ("NCCL_ALGO", "found none"), plain(SPACES, {"NCCL_PROTO": "LL"})),
+    ("spaces_denied", "/proc/PID/environ full of blanks and its memory closed", "UNKNOWN", "not_seen", 3, ("NCCL_ALGO", "expected Ring", "is not permitted"), masked(SPACES)),
+    ("no_environment", "a process started with an empty environment", "FAIL", "missing", 1, ("NCCL_ALGO", "expected Ring", "found none"), plain("", {})),
+    ("set_in_c", "changed by a library, with setenv: neither /proc/PID/environ nor os.environ shows it", "FAIL", "changed_in_process", 1, ("NCCL_PROTO", "expected LL", "found Simple"), plain('libc.setenv(b"NCCL_PROTO", b"Simple", 1); assert os.environ["NCCL_PROTO"] == "LL"')),
     ("exec_demanded", "--require exec where it is overwritten", "UNKNOWN", "witness_missing", 3, ("exec was demanded", "overwritten by setproctitle"), plain(NUL, GOOD, *WANT, "--require", "exec")),
     ("attested_demanded", "--require attested of a process that is not ours", "UNKNOWN", "witness_missing", 3, ("attested was demanded", "not of a run of ours"), plain("", GOOD, *WANT, "--require", "attested")),
     ("denied", "a process of another user", "UNKNOWN", "not_seen", 3, ("NCCL_ALGO", "expected Ring", "is not permitted"), denied),
@@ -337,8 +324,11 @@ ROWS = [
     ("denied_no_contract", "a server of another user, no contract given", "refused", "no_contract", 2, ("cannot be looked into", "--set"), denied_no_contract),
     ("gone", "--pid of a process that has ended", "UNKNOWN", "no_server", 3, ("there is no process",), gone),
     ("own_shell", "verify-env in a shell that has the variables while the workers do not", "FAIL", "missing", 1, ("TP0", "NCCL_ALGO", "expected Ring", "found none"), own_shell),
-    ("one_rank", "one rank holds another value than the server was started with", "FAIL", "overwritten", 1, ("TP1", "NCCL_ALGO", "expected Ring", "found Tree"), server(T0, f"{T1},NCCL_ALGO=Tree", env=GOOD | {"NCCL_ALGO": "Ring"})),
+    ("one_rank", "one rank holds another value than the server was started with", "FAIL", "overwritten", 1, ("TP1", "NCCL_PROTO", "expected LL", "found Simple"), server(T0, f"{T1},NCCL_PROTO=Simple")),
     ("ranks_differ", "one rank differs in an NCCL variable outside the contract", "FAIL", "ranks_differ", 1, ("NCCL_BUFFSIZE", "(absent) on TP0", "8388608 on TP1"), server(T0, f"{T1},NCCL_BUFFSIZE=8388608")),
+    ("one_of_eight", "eight ranks, one of them without a variable", "FAIL", "missing", 1, ("TP5", "NCCL_ALGO", "expected Ring", "found none"), server(*eight(5, "NCCL_ALGO=Ring"), env={"NCCL_PROTO": "LL"})),
+    ("one_of_eight_more", "eight ranks that hold the contract, one of them with NCCL_BUFFSIZE as well", "FAIL", "ranks_differ", 1, ("NCCL_BUFFSIZE is (absent) on TP0, TP1, TP2, TP3, TP4, TP5, TP6, 1048576 on TP7",), server(*eight(None), "sglang::scheduler_TP7,NCCL_BUFFSIZE=1048576")),
+    ("seven_of_eight", "seven of eight ranks are there", "FAIL", "missing_ranks", 1, ("found 7 of 8", "TP7 missing"), server(*eight(None))),
     ("stock_overwrites", "a value that stock SGLang always overwrites", "FAIL", "overwritten", 1, ("TP0", CUDA, "expected 32", "found 8", "stock SGLang"), server(f"{T0},{CUDA}=8", f"{T1},{CUDA}=8", env=GOOD | {CUDA: "32"}, words=("--set", f"{CUDA}=32"))),
     ("rank_missing", "a rank is not there", "FAIL", "missing_ranks", 1, ("found 1 of 2", "TP1 missing"), server(T0)),
     ("rank_left_over", "a scheduler of an earlier launch below the server", "FAIL", "extra_ranks", 1, ("found 3 of 2", "TP1, TP1"), server(T0, T1, T1)),
@@ -359,6 +349,9 @@ ROWS = [
     ("another_servers_run", "a server that carries the run of another server", "PASS", "run_not_believed", 0, ("of another server", "expected"), another_servers_run),
     ("contract_torn", "contract.json cut off", "refused", "run_dir_unusable", 2, ("contract.json", "not believed"), damaged('{"digest": "')),
     ("pid_reused", "the server's pid is another process's now", "UNKNOWN", "no_server", 3, ("has ended", "expected start time", "found"), reused),
+    ("stale", "workers that were there before the run they are claimed for, with the right values", "FAIL", "hook_inactive", 1, ("TP0", "attests nothing", "expected workers/", "found none"), stale),
+    ("forked_old", "workers of a fork server that was started before the wanted value was set", "FAIL", "different", 1, ("TP0", "NCCL_PROTO", "expected LL", "found Simple"), forked("Simple")),
+    ("forked_same", "workers of a fork server that was started with the wanted value", "PASS", "forked", 0, ("TP0", "forked off a multiprocessing fork server"), forked("LL")),
     ("killed_while_read", "a worker killed while it is being read", "UNKNOWN", "worker_gone", 3, ("TP0", "ended while it was being read"), killed_while_read),
     ("not_started", "a run that has not come as far as its workers", "UNKNOWN", "no_server", 3, ("not come as far",), not_started),
     ("no_such_run", "--run of a directory that is not there", "refused", "run_dir_unusable", 2, ("No such file", "name one that exists"), no_such_run),
@@ -375,6 +368,8 @@ WITH_FOLDER = (
     "no_such",
     "open_run",
     "killed_while",
+    "stale",
+    "forked",
 )
 
 
