@@ -90,9 +90,9 @@ def check_upstream() -> overlay.Prepared:
         ) from None
 
 
-def check_arguments(contract: Contract, argv: Sequence[str]) -> None:
-    """Refuse flags that need another value than the contract, as far as the command line shows it."""
-    fights = rules.fights(contract, rules.flag_settings(argv), os.environ)
+def check_arguments(contract: Contract, argv: Sequence[str], release: str | None = None) -> None:
+    """Refuse flags that need another value than the contract in that upstream release, as far as the command line shows it."""
+    fights = rules.fights(contract, rules.flag_settings(argv), os.environ, release=release)
     if fights:
         raise Refused("arguments_fight_contract", "; ".join(fight.sentence for fight in fights))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sglang_ext.contract.names import shown
-from sglang_ext.contract.rules import ALWAYS_SET
+from sglang_ext.contract.rules import EVER_SET
 from sglang_ext.quick import NamedTuple
 from sglang_ext.verify.witnesses import Reading
 
@@ -77,7 +77,7 @@ def _wrong(
         return Judgement(FAIL, "changed_in_process", f"found {found}; the worker was started with the wanted value")
     if now.value is None:
         return Judgement(FAIL, "missing", "found none")
-    if ALWAYS_SET.get(name) == now.value:
+    if EVER_SET.get(name) == now.value:
         return Judgement(FAIL, "overwritten", f"found {found}, which stock SGLang sets in every launch")
     if history.main is not None and history.main.says and want is not None and same(want, history.main.value):
         return Judgement(FAIL, "overwritten", f"found {found}; the server was started with the wanted value")
