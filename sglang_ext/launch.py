@@ -79,12 +79,12 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
         )
     try:
         preflight.check_hook(sys.meta_path, sys.flags)
-        prepared = preflight.check_upstream()
-        preflight.check_arguments(contract, arguments, prepared.release)
         for note in preflight.check_values(contract, os.environ, options.accepted, sys.path, profile):
             say(note)
         host, port = preflight.address(arguments)
         preflight.check_port(host, port)
+        prepared = preflight.check_upstream()
+        preflight.check_arguments(contract, arguments, prepared.release)
         context = new_run(
             contract,
             mode="launcher",

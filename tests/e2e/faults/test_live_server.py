@@ -100,7 +100,7 @@ def live(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> I
         "SGLANG_EXT_RUN_ID": "left-over",
         "NCCL_PROTO": "Simple",
     }
-    options = [*sets(NCCL), "--absent", "NCCL_P2P_DISABLE"]
+    options = [*sets(NCCL), "--absent", "NCCL_GRAPH_FILE"]
     with Server(folder / "log", options=options, model=models["deepseek"], environment=environment) as server:
         yield Live(server.wait_ready(), folder / "orders")
 
@@ -124,7 +124,7 @@ def _deleted(live: Live) -> Done:
 
 
 def _added(live: Live) -> Done:
-    with live.changed(1, "NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE"):
+    with live.changed(1, "NCCL_GRAPH_FILE=/g.xml", "NCCL_GRAPH_FILE"):
         return live.verify()
 
 
@@ -344,7 +344,7 @@ ROWS = [
     fault("a left-over SGLANG_EXT_RUN_DIR in the launching shell", "PASS", None, 0, ("2 of 2", "hook overlay"), _left_over_run),
     fault("a value changed in one worker after the start", "FAIL", "changed_in_process", 1, ("TP1", *RUN, "right at the worker's first line"), _changed),
     fault("a variable deleted in one worker after the start", "FAIL", "changed_in_process", 1, ("TP0", "NCCL_ALGO", "expected Ring", "found (absent)"), _deleted),
-    fault("an unwanted variable added in one worker", "FAIL", "changed_in_process", 1, ("TP1", "NCCL_P2P_DISABLE", "expected (absent)", "found 1"), _added),
+    fault("an unwanted variable added in one worker", "FAIL", "changed_in_process", 1, ("TP1", "NCCL_GRAPH_FILE", "expected (absent)", "found /g.xml"), _added),
     fault("one rank holds an extra NCCL variable", "FAIL", "ranks_differ", 1, ("NCCL_BUFFSIZE", "(absent) on TP0", "8388608 on TP1"), _extra),
     fault("one rank differs in an NCCL variable upstream set", "FAIL", "ranks_differ", 1, ("NCCL_CUMEM_ENABLE", "0 on TP0", "1 on TP1"), _extra_differs),
     fault("the asking shell holds the variable, the workers do not", "FAIL", "missing", 1, ("TP0", "NCCL_BUFFSIZE", "expected 8388608", "found none"), _own_shell),

@@ -106,7 +106,7 @@ ROWS: list[tuple[str, str, str, str | None, int, tuple[str, ...], Act, tuple[str
     ("same_ranks", "ranks hold Ring and ring outside the contract", "PASS", None, 0, ("2 of 2",), held({"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"}, *PROTO, extra=",NCCL_ALGO=ring"), ()),
     ("not_same", "NCCL_P2P_LEVEL=sys where SYS is wanted: none to NCCL", "FAIL", "different", 1, ("NCCL_P2P_LEVEL", "expected SYS", "found sys"), held({"NCCL_P2P_LEVEL": "sys"}, *LEVEL), ("value_ignored",)),
     ("not_same_4m", "NCCL_BUFFSIZE=4M where 4194304 is wanted: 4 bytes to NCCL", "FAIL", "different", 1, ("NCCL_BUFFSIZE", "expected 4194304", "found 4M"), held({"NCCL_BUFFSIZE": "4M"}, "--set", "NCCL_BUFFSIZE=4194304"), ("value_misread",)),
-    ("quoted", "quotes of an env-file in a worker", "FAIL", "quoted", 1, ("NCCL_P2P_LEVEL", "expected a value without quotes", "write SYS without quotes"), held({"NCCL_P2P_LEVEL": '"SYS"'}, *LEVEL), ()),
+    ("quoted", "quotes of an env-file in a worker", "FAIL", "quoted", 1, ("NCCL_P2P_LEVEL", "expected SYS", "with the quotes in it", "without quotes"), held({"NCCL_P2P_LEVEL": '"SYS"'}, *LEVEL), ()),
     # The wanted text is there, and NCCL does nothing with it
     ("ignored", "contract and workers agree on NCCL_P2P_LEVEL=sys", "FAIL", "value_ignored", 1, ("TP0", "NCCL_P2P_LEVEL", "found sys", "write SYS"), held({"NCCL_P2P_LEVEL": "sys"}, "--set", "NCCL_P2P_LEVEL=sys"), ()),
     ("misread", "contract and workers agree on NCCL_BUFFSIZE=4M", "FAIL", "value_misread", 1, ("TP0", "NCCL_BUFFSIZE", "reads as 4", "write 4194304"), held({"NCCL_BUFFSIZE": "4M"}, "--set", "NCCL_BUFFSIZE=4M"), ()),

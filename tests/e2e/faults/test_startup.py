@@ -233,7 +233,7 @@ def _launch_pth_cut(place: Place) -> Done:
 
 
 LAUNCH = [
-    fault("somebody else's sitecustomize hides ours, in a checkout", "refused", "hook_not_armed", 1, (".pth", "sitecustomize/", "pip install sglang-ext"), _launch_hidden),
+    fault("somebody else's sitecustomize hides ours, in a checkout", "refused", "hook_not_armed", 1, ("theirs/sitecustomize.py was read", "in place of our sitecustomize/", "put ours first"), _launch_hidden),
     fault("a broken sitecustomize before ours, in a checkout", "refused", "hook_not_armed", 1, (".pth", "sitecustomize/"), _launch_broken_before_ours),
     fault("PYTHONPATH empty, in a checkout", "refused", "hook_not_armed", 1, (".pth", "sitecustomize/"), _launch_empty_path),
     fault("our .pth without its line", "refused", "hook_not_armed", 1, (".pth", "pip install sglang-ext"), _launch_pth_cut),
