@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 SWITCH = "SGLANG_EXT"  # 0: off; require: an unpatchable import is an error
 MARK = "_sglang_ext"  # finders are known by this attribute: two copies of a module have two classes
@@ -37,16 +37,27 @@ def demanded() -> bool:
     return os.environ.get(SWITCH) == "require" or "SGLANG_EXT_RUN_ID" in os.environ
 
 
+def switched_off() -> bool:
+    """Is everything of ours off? A baked wheel has the seams in its files, and asks here."""
+    return os.environ.get(SWITCH) == "0"
+
+
 def module_name(target: str) -> str:
-    """``sglang/srt/models/deepseek_v2.py`` -> ``sglang.srt.models.deepseek_v2``."""
-    return target[: -len(".py")].replace("/", ".")
+    """``sglang/srt/models/deepseek_v2.py`` -> ``sglang.srt.models.deepseek_v2``; an ``__init__.py`` is its package."""
+    return target[: -len(".py")].replace("/", ".").removesuffix(".__init__")
 
 
 class TargetFinder:
-    """Sends imports of the patched modules to their copies; every other name is passed on at once."""
+    """Sends imports of the patched modules to their copies; every other name is passed on at once.
 
-    def __init__(self, targets: frozenset[str]) -> None:
+    ``local`` are files that only the user's patches change. They keep upstream's ``__file__``: many of upstream's modules
+    look for data beside it, and take another path without a word where there is none.
+    """
+
+    def __init__(self, targets: frozenset[str], local: frozenset[str] = frozenset()) -> None:
         setattr(self, MARK, "targets")
+        self.local = local - targets
+        targets |= local
         self.names = {module_name(target): target for target in targets}
         self.failed: str | None = None
         self.ready = False
@@ -68,7 +79,14 @@ class TargetFinder:
             return None
         from importlib.util import spec_from_file_location
 
-        return spec_from_file_location(name, copy)
+        if wanted not in self.local:
+            return spec_from_file_location(name, copy)
+        return spec_from_file_location(
+            name,
+            stock.origin,
+            loader=SourceFileLoader(name, copy),
+            submodule_search_locations=stock.submodule_search_locations,
+        )
 
     def _prepare(self, root: str) -> None:
         from sglang_ext.patchset.overlay import OverlayError, prepare
@@ -94,18 +112,20 @@ def first_import() -> None:
     """
     if not any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
         SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
-        finder = TargetFinder(_targets())
+        finder = TargetFinder(*_targets())
         sys.meta_path[:] = [finder, *(f for f in sys.meta_path if getattr(f, MARK, None) != "first")]
 
 
-def _targets() -> frozenset[str]:
-    """What is to be patched; nothing where that is switched off or cannot be, with the reason in `STATUS`."""
+def _targets() -> tuple[frozenset[str], frozenset[str]]:
+    """What is to be patched, by us and by local patches; nothing where that is switched off or cannot be, with the reason
+    in `STATUS`."""
     if os.environ.get(SWITCH, "") not in ("", "0", "require"):
         # `required` meant to be strict and `off` meant to be off: neither is, and nobody would notice.
         sys.stderr.write(f"sglang-ext: {SWITCH} is neither 0 nor require and counts as not set; correct it\n")
-    if os.environ.get(SWITCH) == "0":
+    if switched_off():
         STATUS.why = "SGLANG_EXT=0 switches it off"
-        return frozenset()
+        return frozenset(), frozenset()
+    from sglang_ext.patchset.local import left_out, local_files, local_folder, parsed
     from sglang_ext.patchset.lock import load_lock
     from sglang_ext.patchset.overlay import patches_folder
 
@@ -114,19 +134,26 @@ def _targets() -> frozenset[str]:
     except (OSError, ValueError) as error:
         return _without(f"{error} Or run: pip install --force-reinstall --no-deps sglang-ext")
     targets = frozenset(t for version in lock.supported() for t in lock.get(version).files)
-    early = sorted(module_name(t) for t in targets if module_name(t) in sys.modules)
+    local: frozenset[str] = frozenset()
+    try:
+        files = local_files(local_folder(patches_folder()), left_out())
+        if files:
+            local = frozenset(patch.target for patch in parsed(files))
+    except (OSError, ValueError) as error:
+        return _without(f"{getattr(error, 'code', 'local_patch_misfit')}: {error}")
+    early = sorted(module_name(t) for t in targets | local if module_name(t) in sys.modules)
     if early:
         return _without(f"{early[0]} was imported before the hook was armed; arm it at Python's start")
-    return targets
+    return targets, local
 
 
-def _without(why: str) -> frozenset[str]:
+def _without(why: str) -> tuple[frozenset[str], frozenset[str]]:
     """Stock it is, said in one line; an error where that was demanded."""
     STATUS.why = why
     if demanded():
         raise ImportError(f"sglang-ext: {why}", name="sglang")
     sys.stderr.write(f"sglang-ext: running stock, unpatched: {why} (SGLANG_EXT=0 silences this)\n")
-    return frozenset()
+    return frozenset(), frozenset()
 
 
 class FirstImport:

@@ -141,6 +141,103 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_tree_option(parser: argparse.ArgumentParser) -> None:
+    """Which installed upstream, and the report as JSON: the same for every `patches` verb."""
+    parser.add_argument(
+        "--root",
+        type=given,
+        metavar="DIR",
+        help="the folder that holds sglang/ and its metadata; default: that of the sglang this Python would import",
+    )
+    add_report_option(parser)
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the text",
+    )
+
+
+def add_patches_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--release",
+        metavar="X.Y.Z",
+        dest="releases",
+        action="append",
+        default=[],
+        help="only this one; may be repeated",
+    )
+    parser.add_argument(
+        "--wheels", type=given, metavar="DIR", help="take the wheels from DIR, not from the cache or index"
+    )
+    add_report_option(parser)
+
+
+def add_patches_apply_options(parser: argparse.ArgumentParser) -> None:
+    add_tree_option(parser)
+    parser.add_argument(
+        "--without",
+        type=given,
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave out this local patch or group; may be repeated",
+    )
+
+
+def add_patches_adopt_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="*", help="only these edited files; default: all of them")
+    add_tree_option(parser)
+    parser.add_argument(
+        "--name", type=given, help="call the patch NAME; with several files, the group they are left out by as one"
+    )
+    parser.add_argument("--subject", type=given, help="what the edits do, for the header of each patch")
+    parser.add_argument(
+        "--from",
+        type=given,
+        metavar="WHEEL",
+        dest="wheel",
+        help="upstream's wheel; default: the cache, then pip's index",
+    )
+    parser.add_argument(
+        "--leave-added", action="store_true", help="leave modules that are not upstream's where they are, and go on"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be adopted; write nothing")
+
+
+def revision(text: str) -> int:
+    """The N of a version +ext.N."""
+    if not (text.isascii() and text.isdigit() and text == str(int(text)) and text != "0"):
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, found {text!r}")
+    return int(text)
+
+
+def add_build_wheel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--upstream", metavar="X.Y.Z", type=given, help="the release of SGLang; default: the newest we patch"
+    )
+    parser.add_argument("--from", dest="wheel", metavar="WHEEL", type=given, help="take this wheel, fetch none")
+    parser.add_argument(
+        "--platform", metavar="TAG", type=given, help="for another machine, such as manylinux_2_34_aarch64"
+    )
+    parser.add_argument("--python-version", metavar="X.Y", type=given, help="for another Python, such as 3.12")
+    parser.add_argument("--revision", metavar="N", type=revision, default=1, help="the N of +ext.N; default: 1")
+    parser.add_argument("--out", metavar="DIR", type=given, default=".", help="where to write it; default: here")
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write what was built as JSON to FILE, or to stdout instead of the text",
+    )
+
+
 VERBS = {
     "verify-env": Verb(
         "look at every worker of a running server and judge what it holds",
@@ -186,7 +283,10 @@ VERBS = {
                 "Verify, run COMMAND with this terminal's stdio, verify again.\n"
                 "COMMAND's own status is returned if both verdicts are PASS."
             ),
-            "epilog": EXITS + "  4  verified before, but not after: what COMMAND measured does not count\n",
+            "epilog": (
+                EXITS + "  4  verified before, but not after: what COMMAND measured does not count\n"
+                "  else COMMAND's own status, whatever it is (--json FILE tells them apart); 130 after an interrupt"
+            ),
         },
     ),
     "bench run": Verb(
@@ -275,6 +375,118 @@ VERBS = {
             ),
         },
     ),
+    "patches status": Verb(
+        "what the installed upstream is: pristine, patched, half or edited",
+        add_tree_option,
+        "run_patches_status",
+        {
+            "description": (
+                "Hold every file of the installed SGLang against its RECORD and the lock; say how the patch set gets into it\n"
+                "(overlay, in place, baked) and which local patches fit. Nothing is changed. docs/patches.md has the states."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  pristine, or patched as a whole, and every local patch fits\n"
+                "  1  half patched, edited, interrupted, not supported, or a local patch does not fit\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches check": Verb(
+        "hold the whole lock against upstream's wheels",
+        add_patches_check_options,
+        "run_patches_check",
+        {
+            "description": (
+                "Check every wheel of the lock: its hash, each file before and after its patches, syntax, seams, and back.\n"
+                "Wheels come through pip with your own index settings (1.8 GB for all releases) and are kept by their hash."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  the lock is what the wheels show\n"
+                "  1  a fault; a local patch that does not fit a release is told, and is none\n"
+                "  2  the command line is wrong, or a wheel cannot be had\n\n"
+                "example:\n"
+                "  sglang-ext patches check --release 0.5.23"
+            ),
+        },
+    ),
+    "patches apply": Verb(
+        "patch the installed upstream in place, all or none",
+        add_patches_apply_options,
+        "run_patches_apply",
+        {
+            "description": (
+                "For images that cannot use the import hook: put the patch set and the local patches into the installed SGLang.\n"
+                "RECORD is kept true, the released bytes are kept beside it; may be interrupted anywhere and run again."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  applied, or applied already\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches revert": Verb(
+        "make an upstream that was patched in place stock again",
+        add_tree_option,
+        "run_patches_revert",
+        {
+            "description": "Put the released bytes back, and RECORD's rows. The import hook takes over where it is armed.",
+            "epilog": (
+                "exit status:\n"
+                "  0  reverted, or there was nothing to revert\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches adopt": Verb(
+        "turn hand edits of the installed upstream into local patches",
+        add_patches_adopt_options,
+        "run_patches_adopt",
+        {
+            "usage": "sglang-ext patches adopt [options] [FILE...]",
+            "description": (
+                "Make a local patch of each edited file, against its release's wheel, and the tree stock again. From then on\n"
+                "the edits have names: they are in the patch set's digest, and --without NAME leaves one out."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  adopted, or there was nothing to adopt\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong, or the wheel cannot be had\n"
+                "  3  no sglang is installed here, or it has no RECORD\n\n"
+                "example:\n"
+                "  sglang-ext patches adopt --name faster-moe sglang/srt/models/deepseek_v2.py"
+            ),
+        },
+    ),
+    "build-wheel": Verb(
+        "a wheel of SGLang with the patches already in it, for images and indexes",
+        add_build_wheel_options,
+        "run_build_wheel",
+        {
+            "description": (
+                "Take upstream's wheel of a release, hold it against the locked sha256, put the patches in, and write\n"
+                "sglang-X.Y.Z+ext.N-TAGS.whl, which requires this sglang-ext. pip fetches it, from your own index; --from takes\n"
+                "one you have. The same bytes every time; what is not patched stays as upstream packed it."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  the wheel is written\n"
+                "  1  it is not: the wheel is not as locked, or the patches do not fit\n"
+                "  2  the command line is wrong, a file cannot be read or written, or the wheel is there already\n"
+                "  3  pip brought no wheel\n\n"
+                "example:\n"
+                "  sglang-ext build-wheel --upstream 0.5.23 --out dist"
+            ),
+        },
+    ),
 }
 LAUNCH_LINE = "start a server with a contract (the same as python -m sglang_ext.launch)"
 
@@ -287,7 +499,7 @@ def overview() -> argparse.ArgumentParser:
         usage="sglang-ext VERB [options]\n       sglang-ext VERB --help",
         description="Deliver an environment contract to every SGLang worker, and prove it there.",
         formatter_class=Help,
-        epilog="verbs:\n" + "\n".join(f"  {name:<12}{line}" for name, line in lines.items()) + "\n\n" + EXITS,
+        epilog="verbs:\n" + "\n".join(f"  {name:<16}{line}" for name, line in lines.items()) + "\n\n" + EXITS,
     )
 
 
@@ -315,6 +527,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(getattr(verbs, VERBS[name].action)(options))
     parser = overview()
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    longer = [name for name in VERBS if words and name.startswith(f"{words[0]} ")]
+    if longer:
+        parser.error(f"{words[0]!r} needs a second word: {', '.join(longer)}")
     if words and not words[0].startswith("-"):
         parser.error(f"{words[0]!r} is no verb; expected one of launch, {', '.join(VERBS)}")
     if parser.parse_args(words).version:

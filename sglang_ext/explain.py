@@ -108,13 +108,14 @@ def explain(name: str, value: str | None, nccl: str | None) -> dict[str, Any]:
 
 def which_nccl(asked: str | None) -> tuple[tuple[int, ...], str, str]:
     """The version whose rules count, as a tuple and as text, and why that one."""
-    from sglang_ext.nccl.version import NEWEST_KNOWN, parse_version, version_text
+    from sglang_ext.nccl.version import NEWEST_KNOWN, asked_for, version_text
 
     if asked is not None:
-        version = parse_version(asked)
-        if version is None:
-            raise InputError(f"--nccl: expected a version like 2.30.7, found {asked!r}; correct it")
-        return version, version_text(version), "as asked"
+        try:
+            given = asked_for(asked)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        return given, version_text(given), "as asked"
     version = installed()
     if version is not None:
         return version, version_text(version), "installed here"

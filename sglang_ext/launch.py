@@ -15,6 +15,7 @@ from sglang_ext.delivery import preflight
 from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.delivery.options import LOG_VARIABLES, launcher_parser, split
 from sglang_ext.delivery.supervisor import Supervisor, die_as
+from sglang_ext.patchset.local import WITHOUT, left_out
 from sglang_ext.quick import Any
 from sglang_ext.reasons import TABLE
 from sglang_ext.run.directory import RunError
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sglang_ext.la
     if not theirs:
         say("expected options for sglang.launch_server, --model-path at least, found none; see --help")
         return USAGE
+    if options.without:  # every process of the launch looks there
+        os.environ[WITHOUT] = ",".join([*left_out(), *options.without])
     try:
         profile = load_profile(options.profile) if options.profile else None
         contract = decide(profile, options.sets, options.absents, os.environ)
@@ -101,6 +104,8 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
         say(f"run_dir_unusable: {error}")
         return TABLE["run_dir_unusable"].exit
     say(f"sglang {prepared.release}, {prepared.mode}, patch set {prepared.digest[:12]}; run {context.directory.path}")
+    if prepared.local:
+        say(f"  local patches: {', '.join(prepared.local)}")
     for term in contract.terms.values():
         say(f"  {term.name} {shown(term.want)}  ({term.source})")
     supervisor = Supervisor(context, arguments, say, log=options.nccl_log)
@@ -173,6 +178,9 @@ def ended(supervisor: Supervisor, *, early: bool = False) -> int:
         return 1 if early else 0
     how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
     when = "before its workers were ready" if early else "while serving"
+    if early and status == USAGE:  # argparse's own
+        say("server_ended: SGLang refused its command line (status 2); see its log above")
+        return USAGE
     say(f"server_ended: SGLang ended with {how} {when}; see its log above")
     return 1
 

@@ -9,7 +9,7 @@ from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.contract.profile import Profile
 from sglang_ext.nccl.ahead import Ahead, look_ahead
-from sglang_ext.nccl.version import NEWEST_KNOWN, parse_version, version_text
+from sglang_ext.nccl.version import NEWEST_KNOWN, asked_for, version_text
 from sglang_ext.quick import Any
 from sglang_ext.reasons import TABLE
 
@@ -21,9 +21,10 @@ def lint_here(contract: Contract, accepted: list[str], nccl: str | None, profile
 
     Raises ContractError for a text that is no version.
     """
-    version = None
-    if nccl is not None and (version := parse_version(nccl)) is None:
-        raise ContractError(f"--nccl: expected a version like 2.30.7, found {nccl!r}; correct it")
+    try:
+        version = asked_for(nccl) if nccl is not None else None
+    except ValueError as error:
+        raise ContractError(str(error)) from None
     wanted = {name: term.want for name, term in contract.terms.items()}
     shell = {name: value for name, value in os.environ.items() if not looks_secret(name)}
     found = report(look_ahead(shell, wanted, sys.path, version=version), contract, accepted)

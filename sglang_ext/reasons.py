@@ -164,6 +164,16 @@ TABLE: dict[str, Reason] = {
         "Add Ring, or name the functions a list is for (allreduce:Tree).",
         2,
     ),
+    "nccl_unknown": Reason(
+        UNKNOWN,
+        "The NCCL found is older or newer than every release whose rules are known here: what it makes of a value is a guess.",
+        "Update sglang-ext, or take an NCCL it knows.",
+    ),
+    "conf_missing": Reason(
+        NOTE,
+        "NCCL_CONF_FILE names a file that is not there: NCCL goes on without it, and without ~/.nccl.conf too.",
+        "Correct the path, or unset the variable.",
+    ),
     "unqualified": Reason(
         NOTE,
         "The profile was measured with another range of NCCL releases than the one found: values change their meaning between "
@@ -332,6 +342,66 @@ TABLE: dict[str, Reason] = {
     "upstream_half_patched": Reason(
         FAIL, "Some target files are patched and others are not.", "Reinstall that sglang release."
     ),
+    "local_patch_unknown": Reason(
+        FAIL,
+        "A name in --without or $SGLANG_EXT_WITHOUT is no local patch or group: a slip would leave nothing out.",
+        "Take a name that `sglang-ext patches status` lists.",
+        2,
+    ),
+    "local_patch_misfit": Reason(
+        FAIL,
+        "A local patch cannot be read, does not fit the installed release, or makes a file that does not compile.",
+        "Carry it over to the release, or leave it out with --without NAME.",
+    ),
+    "local_patch_in_place_only": Reason(
+        FAIL,
+        "A local patch changes a file that the import hook cannot stand in for: no Python module, or sglang/__init__.py.",
+        "Put it in place with `sglang-ext patches apply`, or leave it out with --without NAME.",
+    ),
+    "in_place_stale": Reason(
+        FAIL,
+        "The installed sglang was patched in place with another patch set than there is now: sglang-ext was upgraded, or a "
+        "local patch was added, changed or left out since.",
+        "Run `sglang-ext patches apply` again; it goes from the one to the other.",
+    ),
+    "tree_interrupted": Reason(
+        FAIL,
+        "An apply or revert of the installed sglang ended halfway. Its journal says what is left to do.",
+        "Run `sglang-ext patches apply`, or revert: both finish it first.",
+    ),
+    # Why `sglang-ext patches` refuses.
+    "tree_busy": Reason(
+        FAIL, "Another process is changing the installed sglang.", "Wait for it, then run the command again."
+    ),
+    "tree_unwritable": Reason(
+        FAIL,
+        "A file of the installed sglang, or the folder of local patches, cannot be written.",
+        "Run it as the owner of the environment, or set SGLANG_EXT_LOCAL_PATCHES to a folder of your own.",
+    ),
+    "tree_baked": Reason(
+        FAIL,
+        "The installed sglang is from a wheel that was patched when it was built; that is not changed in place.",
+        "Install the stock release, and patch or edit that.",
+    ),
+    "record_unusable": Reason(
+        UNKNOWN,
+        "The installed sglang has no RECORD, or several metadata folders: what its files were when installed is not known.",
+        "Install it from its wheel with pip or uv.",
+    ),
+    "adopt_refused": Reason(
+        FAIL,
+        "An edit cannot become a patch: a file was added or deleted, is no text, or was changed on lines of another patch.",
+        "Do as the message says; nothing was changed.",
+    ),
+    "wheel_missing": Reason(
+        FAIL, "A locked wheel of upstream cannot be had.", "Name the file with --from, or its folder with --wheels.", 2
+    ),
+    "wheel_wrong": Reason(
+        FAIL,
+        "A wheel is not the one the lock or the installed sglang says it is.",
+        "Download it again, or name the one sglang was installed from.",
+        2,
+    ),
     "patch_set_broken": Reason(FAIL, "Our own patches or lock cannot be read or applied.", "Reinstall sglang-ext."),
     "overlay_unwritable": Reason(
         FAIL, "The patched copies cannot be written.", "Set SGLANG_EXT_CACHE_DIR to a writable folder."
@@ -399,6 +469,38 @@ TABLE: dict[str, Reason] = {
         FAIL,
         "The server did not say how many tokens came with each chunk; chunks are not tokens, so no rate can be stated.",
         'Take endpoint = "generate", or a server that answers stream_options.continuous_usage_stats.',
+    ),
+    # Why no wheel is built.
+    "wheel_not_locked": Reason(
+        FAIL,
+        "A wheel whose file name the lock does not have: it may hold anything.",
+        "Take upstream's wheel of a supported release, under its own name.",
+    ),
+    "wheel_changed": Reason(
+        FAIL,
+        "A wheel has another sha256 than upstream's of that name, or is laid out in a new way.",
+        "Download it again, from an index that you trust.",
+    ),
+    "wheel_other_release": Reason(
+        FAIL,
+        "The release that --upstream names is another than that of the wheel in --from.",
+        "Correct one of the two.",
+        2,
+    ),
+    "wheel_unreadable": Reason(
+        FAIL, "The file of --from is none, or cannot be read.", "Name a wheel that can be read.", 2
+    ),
+    "wheel_not_fetched": Reason(
+        UNKNOWN,
+        "pip brought no wheel of the release for that Python and machine.",
+        "Try `pip download`; give a wheel you have with --from.",
+        3,
+    ),
+    "output_unusable": Reason(
+        FAIL,
+        "The wheel to be written is there already, or its folder cannot be written to.",
+        "Remove it, or name another folder with --out.",
+        2,
     ),
     # Why a comparison is none.
     "side_unreadable": Reason(

@@ -154,7 +154,11 @@ def run_lint(options: argparse.Namespace) -> int:
         return USAGE
     for warning in contract.warnings:
         complain(f"warning: {warning}")
-    write_json(found, options.json)
+    try:
+        write_json(found, options.json)
+    except OSError as error:
+        complain(f"{options.json} cannot be written ({error.strerror}); name another place")
+        return USAGE
     if options.json != "-":
         print(render(found, colour=sys.stdout.isatty()))
     return exit_code(found["verdict"])
@@ -170,7 +174,7 @@ def run_gate(options: argparse.Namespace) -> int:
         return USAGE
 
     def act(contract: Any) -> int:
-        from sglang_ext.bench.gate import LOST, gate
+        from sglang_ext.bench.gate import gate
         from sglang_ext.verify.check import exit_code
         from sglang_ext.verify.report import render
 
@@ -189,7 +193,7 @@ def run_gate(options: argparse.Namespace) -> int:
         write_json(report, options.json)
         if not report["command"]["ran"]:
             complain(f"not run: the verdict is {report['before']['verdict']}")
-        elif status == LOST:
+        elif report["after"]["verdict"] != "PASS" or not report["same_server"]:
             complain("verified before, but not after: what the command measured does not count")
         if report["command"].get("told_to_end"):
             import signal
@@ -271,6 +275,66 @@ def run_doctor(options: argparse.Namespace) -> int:
             raise
         complain(f"{error.filename} cannot be written ({error.strerror}); name another place")
         return USAGE
+
+
+def run_patches(verb: str, options: argparse.Namespace) -> int:
+    from sglang_ext import patches_verb
+
+    try:
+        status, report = patches_verb.run(verb, options)
+        write_json(report, options.json)
+        return status
+    except OSError as error:
+        if not error.filename:
+            raise
+        complain(f"{error.filename} cannot be read or written ({error.strerror}); open it, or name another place")
+        return USAGE
+
+
+def run_patches_status(options: argparse.Namespace) -> int:
+    return run_patches("status", options)
+
+
+def run_patches_check(options: argparse.Namespace) -> int:
+    return run_patches("check", options)
+
+
+def run_patches_apply(options: argparse.Namespace) -> int:
+    return run_patches("apply", options)
+
+
+def run_patches_revert(options: argparse.Namespace) -> int:
+    return run_patches("revert", options)
+
+
+def run_patches_adopt(options: argparse.Namespace) -> int:
+    return run_patches("adopt", options)
+
+
+def run_build_wheel(options: argparse.Namespace) -> int:
+    from sglang_ext import build_wheel
+    from sglang_ext.patchset.model import PatchError
+
+    if options.wheel and (options.platform or options.python_version):
+        complain("--from names one wheel, --platform and --python-version have pip choose one; drop one side")
+        return USAGE
+    request = build_wheel.Request(
+        options.upstream, options.wheel, options.platform, options.python_version, options.out, options.revision
+    )
+    try:
+        report = build_wheel.build(request, complain)
+        write_json(report, options.json)
+    except PatchError as error:
+        complain(build_wheel.sentence(error))
+        return build_wheel.status(error)
+    except OSError as error:
+        if not error.filename:
+            raise
+        complain(f"{error.filename} cannot be written ({error.strerror}); name another place")
+        return USAGE
+    if options.json != "-":
+        print(build_wheel.render(report))
+    return 0
 
 
 def write_json(report: dict[str, Any], where: str | None) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tiny_models import make  # noqa: E402
+from tools.tiny_models import make  # noqa: E402
 
 # By name: types are checked in tools/, and not in what only the environment of the tests has.
 rig = import_module("tests.rig.releases")

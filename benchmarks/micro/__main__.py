@@ -9,7 +9,15 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.micro import live_reader, overlay_lookup, startup_tax, stock_vs_patched, thousand_processes, verify_cli
+from benchmarks.micro import (
+    baked_wheel,
+    live_reader,
+    overlay_lookup,
+    startup_tax,
+    stock_vs_patched,
+    thousand_processes,
+    verify_cli,
+)
 
 
 def machine() -> str:
@@ -47,6 +55,7 @@ def main() -> int:
         ("verify-env as a whole process", verify_cli.table),
         ("verify-env among a thousand processes", thousand_processes.table),
         ("Overlay", overlay_lookup.table),
+        ("Baked wheel", baked_wheel.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
     ):
         if options.no_servers and table is stock_vs_patched.table:

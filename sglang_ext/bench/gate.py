@@ -25,10 +25,10 @@ class Watch:
     def __call__(self) -> None:
         if self.told:
             return
-        gone = next((entry for entry in self.workers if not is_alive(entry[1])), None)
-        if gone is not None:
+        gone = [f"{label} (pid {identity.pid})" for label, identity in self.workers if not is_alive(identity)]
+        if gone:
             self.told = True
-            self.say(f"{gone[0]} (pid {gone[1].pid}) has ended while the command runs: its result will not count")
+            self.say(f"ended while the command runs, whose result will not count: {', '.join(gone)}")
 
 
 def pass_through(command: Sequence[str], tick: Callable[[], object] = lambda: None) -> tuple[int, bool]:

@@ -6,6 +6,8 @@ the user names (a future NCCL knob as well), a report shows only what is certain
 
 from __future__ import annotations
 
+from sglang_ext.hide import HIDDEN, holds_credentials
+
 # What steers kernels, communication, compilation and threads in an SGLang worker.
 TUNING_PREFIXES = (
     "NCCL_", "RCCL_", "MSCCL_", "MSCCLPP_", "NVSHMEM_", "GLOO_", "UCX_", "DEEPEP_", "MORI_", "MOONCAKE_",
@@ -103,6 +105,11 @@ def name_fault(name: str) -> str | None:
 
 def value_fault(value: str) -> str | None:
     """Why no contract can hold this value (the end of a sentence that does not repeat the value), or None."""
+    if holds_credentials(value):
+        return (
+            "expected a value without a password in it, as contracts are printed and stored, found a URL that holds one; leave "
+            "it to the launching shell, the workers inherit it from there"
+        )
     if "\0" in value:
         return "expected a value that fits into an environment, found a NUL character in it; remove it"
     if "\n" in value or "\r" in value:
@@ -114,5 +121,7 @@ def shown(value: str | None) -> str:
     """A value for a sentence: as it is, quoted where blanks or invisible characters would be missed."""
     if value is None:
         return "(absent)"
+    if holds_credentials(value):
+        return HIDDEN
     plain = value.isprintable() and value != "" and not any(ch.isspace() or ch in "\"'" for ch in value)
     return value if plain else repr(value)

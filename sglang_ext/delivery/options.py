@@ -18,6 +18,7 @@ OWN = {
     "--dry-run": False,
     "--accept": True,
     "--nccl-log": True,
+    "--without": True,
 }
 # What --nccl-log has NCCL print. TUNING says what each collective was launched with: a line for every call outside CUDA
 # graphs, without end.
@@ -68,11 +69,27 @@ def value_of(argv: Sequence[str], names: Sequence[str], default: str) -> str:
     return found
 
 
+class Once(argparse.Action):
+    """An option that may be given again only with the same value: of two profiles one would be dropped without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, name: Any = None
+    ) -> None:
+        before = getattr(options, self.dest, None)
+        if before not in (None, value):
+            parser.error(f"{name}: expected one, found {before} and {value}; keep one")
+        setattr(options, self.dest, value)
+
+
 def add_contract_options(parser: argparse.ArgumentParser) -> None:
     """The options that name a contract, the same everywhere."""
     group = parser.add_argument_group("the contract")
     group.add_argument(
-        "--profile", type=given, metavar="NAME|FILE", help="a shipped profile by name, or a TOML file by path"
+        "--profile",
+        type=given,
+        action=Once,
+        metavar="NAME|FILE",
+        help="a shipped profile by name, or a TOML file by path",
     )
     group.add_argument(
         "--set",
@@ -154,6 +171,14 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
         choices=tuple(LOG_SUBSYSTEMS),
         help="have NCCL write a log per process into the run directory, so that verify-env has its own word (the witness "
         "effective): init for what it read, tuning also for what it chose, at every call",
+    )
+    group.add_argument(
+        "--without",
+        type=given,
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave out this local patch or group (see: sglang-ext patches status); may be repeated",
     )
     group.add_argument(
         "--run-dir",

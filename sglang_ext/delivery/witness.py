@@ -13,6 +13,7 @@ from typing import Any
 from sglang_ext import bootstrap
 from sglang_ext.contract.names import is_tuning
 from sglang_ext.delivery.context import Context
+from sglang_ext.hide import holds_credentials
 from sglang_ext.run import attestation
 from sglang_ext.run.process import myself
 
@@ -40,7 +41,8 @@ def c_names() -> list[str]:
 def read_now(context: Context) -> dict[str, str | None]:
     """The contract's variables (None: absent) and every tuning variable this process holds, by getenv."""
     values: dict[str, str | None] = {name: getenv(name) for name in context.contract.terms}
-    values.update((name, getenv(name)) for name in c_names() if is_tuning(name))
+    held = {name: getenv(name) for name in c_names() if is_tuning(name)}
+    values.update((name, value) for name, value in held.items() if not holds_credentials(value or ""))
     return dict(sorted(values.items()))
 
 

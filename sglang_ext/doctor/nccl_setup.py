@@ -109,8 +109,8 @@ def check_loader(here: Here) -> Iterator[Result]:
 
     for path in preloaded(here.environ):
         if os.path.basename(path).startswith("libnccl.so"):
-            quiet = False
             file = find(path, here.environ)
+            quiet = quiet and file is not None and not other(file)
             if file is None:
                 yield Result(
                     FAIL,
@@ -130,7 +130,7 @@ def check_loader(here: Here) -> Iterator[Result]:
             yield Result(WARN, message, f"take {folder} off LD_LIBRARY_PATH, unless that build is meant")
     chosen = here.environ.get(OTHER_NAME)
     if chosen:
-        quiet = False
+        quiet = quiet and os.path.isfile(chosen) and not other(chosen)
         if not os.path.isfile(chosen):
             message = (
                 f"{OTHER_NAME} names {shown(chosen)}, which is not there: SGLang's own communicator switches itself off"

@@ -47,6 +47,7 @@ class ConfFiles(NamedTuple):
 
     files: tuple[ConfFile, ...] = ()
     unreadable: tuple[str, ...] = ()
+    looked: bool = False  # True: made by `load`, so that a file which is not here is not there
 
 
 class Seen(NamedTuple):
@@ -123,7 +124,7 @@ def load(
         if len(data) >= LARGEST_FILE:
             unreadable.append(path)
         found.append(ConfFile(path, parse(data, version)))
-    return ConfFiles(tuple(found), tuple(unreadable))
+    return ConfFiles(tuple(found), tuple(unreadable), True)
 
 
 def merged(env: Mapping[str, str], conf: ConfFiles) -> dict[str, Seen]:

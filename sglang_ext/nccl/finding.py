@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sglang_ext.hide import HIDDEN, holds_credentials
 from sglang_ext.quick import NamedTuple
 
 FAIL, UNKNOWN, NOTE = "fail", "unknown", "note"
@@ -23,6 +24,8 @@ class Finding(NamedTuple):
 
 def shown(text: str) -> str:
     """A value for a sentence: quoted where blanks or invisible characters would be missed, cut where it is long."""
+    if holds_credentials(text):
+        return HIDDEN
     if len(text) > LONGEST_SHOWN:
         text = text[:LONGEST_SHOWN] + "..."
     plain = text.isprintable() and text != "" and not any(ch.isspace() or ch in "\"'" for ch in text)

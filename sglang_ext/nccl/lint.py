@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from sglang_ext.nccl.catalogue import PREFIX, Variable, get, gone, opposite, suggest, too_new
 from sglang_ext.nccl.combine import combinations
-from sglang_ext.nccl.conf import ENVIRONMENT, ConfFiles, merged
+from sglang_ext.nccl.conf import ENVIRONMENT, FILE_VARIABLE, ConfFiles, merged
 from sglang_ext.nccl.finding import FAIL, NOTE, UNKNOWN, Finding, library, shown
 from sglang_ext.nccl.understand import understand
 from sglang_ext.nccl.version import NEWEST_KNOWN, version_text
@@ -135,6 +135,12 @@ def _files(
             else:
                 message = f"{shown(name)}: {says}, which NCCL adds to the environment by itself"
                 found.append(Finding("conf_sets", NOTE, name, message))
+    named = env.get(FILE_VARIABLE)
+    if named and named not in {file.path for file in conf.files} | set(conf.unreadable) and conf.looked:
+        message = (
+            f"{FILE_VARIABLE}: expected a file, found none at {shown(named)}; NCCL reads neither it nor ~/.nccl.conf"
+        )
+        found.append(Finding("conf_missing", NOTE, FILE_VARIABLE, message))
     for path in conf.unreadable:
         message = f"{shown(path)}: expected a configuration file that can be read, found it closed or too large; run as its user"
         found.append(Finding("conf_sets", UNKNOWN, None, message))

@@ -19,6 +19,15 @@ def parse_version(text: str) -> tuple[int, ...] | None:
     return tuple(parts) if len(parts) >= 2 else None
 
 
+def asked_for(text: str) -> tuple[int, ...]:
+    """The release a user names, with or without its last part. Raises ValueError, one sentence, where its rules are not known."""
+    version = parse_version(text)
+    if version is None or not OLDEST_KNOWN[:2] <= version[:2] <= NEWEST_KNOWN[:2]:
+        known = f"from {version_text(OLDEST_KNOWN[:2])} to {version_text(NEWEST_KNOWN[:2])}"
+        raise ValueError(f"--nccl: expected a version like 2.30.7, {known}, found {text!r}; correct it")
+    return version
+
+
 def from_code(code: int) -> tuple[int, int, int]:
     """What ncclGetVersion returns: 23007 is 2.30.7, and up to 2.8 three digits less, 2708 is 2.7.8."""
     if code < 10000:

@@ -13,6 +13,16 @@ it needs, so the whole room keeps off `re`, `typing`, `dataclasses` and `pathlib
     series_lint.py    what can be wrong with a series: unused, duplicate, overlapping
     lock.py           `patches/upstream.toml`: which wheels and which files we know, by sha256; plain_toml.py reads it
     overlay.py        patched copies on disk, for the import hook
+    local.py          the user's own patches: where they lie, which are in, what they add to the digest
+    tree.py           an installed upstream and its RECORD; tree_status.py says what it is
+    inplace.py        patch an installed tree in place and take that out; applied.py is what it leaves there
+    journal.py        change files all or none, whatever ends the process
+    adopt.py          hand edits of an installed tree into local patches; merge.py puts two changes together
+    wheels.py         upstream's locked wheels, from a file, the cache or pip; lock_check.py holds the lock against them
+    baked.py          a wheel of upstream with the patch set in it
+    wheel_zip.py      a zip archive with some entries changed, the others copied raw
+    wheel_texts.py    _version.py, METADATA and RECORD for a local version
+    rebase/           carry the patch set to another release (tools/rebase_patches.py)
     postcondition.py  where the seams ended up in the patched source, by `ast`
     file_check.py     one upstream file under its patches: compiled, seams, back again
     wheel_check.py    one upstream wheel, or an installed one, against all of the above

@@ -7,7 +7,8 @@ Forwarded         the URL upstream was told at, or `no: <why>`
 Retire-When       what must be true of an upstream release for the patch to go
 Probe             the seams it makes, in the patched file: `seam <qualname> <name>`, separated by commas;
                   `seam Scheduler.__init__ scheduler_built` promises that `scheduler_built`, imported from
-                  sglang_ext, decorates that method or is called in its first statement
+                  sglang_ext, decorates that method or is called in its first statement; `none` in a local
+                  patch, which need not make any
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def lint_header(patch: Patch) -> list[str]:
 def expected_seams(patch: Patch) -> tuple[tuple[str, str], ...]:
     """The (qualname, name) pairs that `Probe` promises, for postcondition.check_seams."""
     for _, key, value in _unfold(patch, []):
+        if key == "Probe" and value == "none":
+            return ()
         if key == "Probe":
             seams, faults = _probe(patch.origin, value)
             if faults:
@@ -94,7 +97,7 @@ def _lint_values(origin: str, fields: dict[str, str]) -> list[str]:
             faults.append(f"Patch {origin}: Forwarded is `{forwarded}`, but must be one URL or `no: <why>`.")
         elif not told and reason in ("upstream-pending", "upstream-rejected"):
             faults.append(f"Patch {origin}: Reason is {reason}, so Forwarded must be the URL upstream has it at.")
-    if "Probe" in fields:
+    if "Probe" in fields and not (reason == "local" and fields["Probe"] == "none"):
         faults += _probe(origin, fields["Probe"])[1]
     return faults
 

@@ -12,8 +12,24 @@ import os
 import stat as stat_bits
 from collections.abc import Mapping
 
+from sglang_ext.patchset.local import (
+    apply_local,
+    check_compiles,
+    digest_with,
+    left_out,
+    local_files,
+    local_folder,
+    not_importable,
+    parsed,
+    short,
+)
 from sglang_ext.patchset.lock import Lock, Release, load_lock
+from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.series import load_patch_set, patch_set_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class OverlayError(Exception):
@@ -28,12 +44,23 @@ class Prepared:
     """What an import of upstream should find: ``mode`` overlay (use ``files``) or baked (upstream is patched already).
 
     ``files`` maps a target (``sglang/srt/...``) to the path to import; ``hashes`` maps it to the sha256 of that file.
+
+    ``local`` names the user's own patches that are in it.
     """
 
-    __slots__ = ("digest", "files", "hashes", "mode", "release")
+    __slots__ = ("digest", "files", "hashes", "local", "mode", "release")
 
-    def __init__(self, mode: str, release: str, digest: str, files: dict[str, str], hashes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        mode: str,
+        release: str,
+        digest: str,
+        files: dict[str, str],
+        hashes: dict[str, str],
+        local: tuple[str, ...] = (),
+    ) -> None:
         self.mode, self.release, self.digest, self.files, self.hashes = mode, release, digest, files, hashes
+        self.local = local
 
 
 def sha256_file(path: str) -> str:
@@ -121,7 +148,9 @@ def installed_version(root: str) -> str:
         names = [n for n in os.listdir(root) if n.startswith("sglang-") and n.endswith(".dist-info")]
     except OSError:
         names = []
-    return names[0][len("sglang-") : -len(".dist-info")] if len(names) == 1 else "unknown"
+    if len(names) != 1:
+        return "unknown"
+    return names[0][len("sglang-") : -len(".dist-info")].partition("+ext.")[0]  # a baked wheel is its release
 
 
 def prepare(root: str, *, cache: str | None = None, patches: str | None = None) -> Prepared:
@@ -131,19 +160,147 @@ def prepare(root: str, *, cache: str | None = None, patches: str | None = None) 
     """
     patches = patches or patches_folder()
     lock = load_lock(os.path.join(patches, "upstream.toml"))
-    kind, release, hashes = identify(root, lock)
-    digest = patch_set_digest(patches, release.patches)
+    try:
+        kind, release, hashes = identify(root, lock)
+    except OverlayError:
+        prepared = _in_place(root, patches, lock)
+        if prepared is None:
+            raise
+        return prepared
     if kind == "patched":
+        prepared = _in_place(root, patches, lock)
+        if prepared is not None:
+            return prepared
+    digest = patch_set_digest(patches, release.patches)
+    local = _local(patches, left_out())
+    if kind == "patched" and not local:
         return Prepared("baked", release.version, digest, {}, hashes)
     patched = {target: entry.patched for target, entry in release.files.items()}
+    results: Mapping[str, bytes] | None = None
+    if local:  # the lock does not know what they make: it is made anew each time, to be held against the copies
+        digest = digest_with(digest, local)
+        results = _results(root, patches, release, local, already=kind == "patched")
+        patched = {target: hashlib.sha256(data).hexdigest() for target, data in results.items()}
     key = hashlib.sha256(repr((digest, sorted(hashes.items()), sorted(patched.items()))).encode()).hexdigest()[:24]
     folder = os.path.join(cache or cache_base(), "overlay", key)
     if not os.path.lexists(folder):
-        _build(folder, root, patches, release)
+        if results is not None:
+            _compiles(results, local)
+        _build(folder, results or _results(root, patches, release, (), already=False), patched)
     _check(folder, patched)
     _ensure_bytecode(folder, patched)
     files = {target: os.path.join(folder, target) for target in patched}
-    return Prepared("overlay", release.version, digest, files, patched)
+    names = tuple(short(name) for name, _ in local)
+    return Prepared("overlay", release.version, digest, files, {**hashes, **patched}, names)
+
+
+def _local(patches: str, without: Sequence[str]) -> list[tuple[str, bytes]]:
+    try:
+        return local_files(local_folder(patches), without)
+    except PatchError as error:
+        raise OverlayError(getattr(error, "code", "local_patch_misfit"), str(error)) from None
+
+
+def _compiles(results: Mapping[str, bytes], local: Sequence[tuple[str, bytes]]) -> None:
+    try:
+        check_compiles(results, parsed(local))
+    except PatchError as error:
+        raise OverlayError(getattr(error, "code", "local_patch_misfit"), str(error)) from None
+
+
+def _in_place(root: str, patches: str, lock: Lock) -> Prepared | None:
+    """What `patches apply` made of the tree, if it did: it must still be that, and what it would make of it now."""
+    from sglang_ext.patchset import applied as records
+
+    if records.cut_off(root):
+        raise OverlayError(
+            "tree_interrupted",
+            f"an apply or revert of the sglang in {root} ended halfway; run it again: sglang-ext patches apply, or revert",
+        )
+    try:
+        applied = records.of_root(root)
+    except PatchError:
+        return None  # unreadable: the tree is judged as if nobody had said anything
+    release = lock.release(applied.release) if applied else None
+    if applied is None or release is None:
+        return None
+    found: dict[str, str] = {}
+    for name, entry in applied.files.items():
+        try:
+            found[name] = sha256_file(os.path.join(root, name))
+        except OSError:
+            found[name] = "no such file"
+        if found[name] != entry.patched:
+            raise OverlayError(
+                "upstream_file_changed",
+                f"{os.path.join(root, name)} is not what patches apply made it: sha256 {found[name][:12]}, expected "
+                f"{entry.patched[:12]}; keep the edit as a local patch: sglang-ext patches adopt",
+            )
+    local = _local(patches, [*left_out(), *applied.without])
+    digest = digest_with(patch_set_digest(patches, release.patches), local)
+    if digest != applied.digest:
+        raise OverlayError(
+            "in_place_stale",
+            f"the sglang in {root} was patched in place with patch set {applied.digest[:12]}, it is {digest[:12]} now; "
+            "run: sglang-ext patches apply",
+        )
+    return Prepared("baked", applied.release, digest, {}, found, tuple(short(name) for name, _ in local))
+
+
+def _results(
+    root: str, patches: str, release: Release, local: Sequence[tuple[str, bytes]], *, already: bool
+) -> dict[str, bytes]:
+    """The bytes of every copy: the locked files as the lock has them, under the local patches. ``already``: of a tree
+    that has ours, only what the local patches change. A file that the lock does not know must be as RECORD has it."""
+
+    def read(target: str) -> bytes:
+        with open(os.path.join(root, target), "rb") as file:
+            return file.read()
+
+    def as_installed(target: str) -> bytes:
+        from sglang_ext.patchset.tree import recorded
+
+        version = installed_version(root)
+        wanted = recorded(root, version, target)
+        if wanted is None:
+            raise OverlayError(
+                "local_patch_misfit",
+                f"a local patch changes {target}, which RECORD of the sglang {version} in {root} does not list; carry the patch "
+                "over, or leave it out with --without",
+            )
+        try:
+            data = read(target)
+        except OSError as error:
+            raise OverlayError(
+                "upstream_file_changed",
+                f"{os.path.join(root, target)} cannot be read ({error.strerror}); install sglang again",
+            ) from None
+        found = hashlib.sha256(data).hexdigest()
+        if found != wanted:
+            raise OverlayError(
+                "upstream_file_changed",
+                f"{os.path.join(root, target)} is not sglang {version} as released: sha256 {found[:12]}, expected {wanted[:12]}; "
+                "keep the edit as a local patch: sglang-ext patches adopt",
+            )
+        return data
+
+    results = {} if already else load_patch_set(patches, release.patches).apply_all(read)
+    for target, entry in () if already else release.files.items():
+        found = hashlib.sha256(results.get(target, b"")).hexdigest()
+        if found != entry.patched:
+            raise OverlayError(
+                "patch_set_broken",
+                f"patching {target} gives sha256 {found[:12]}, the lock expects {entry.patched[:12]}; "
+                "run: pip install --force-reinstall --no-deps sglang-ext",
+            )
+    try:
+        mine = parsed(local)
+        hopeless = not_importable(mine)
+        if hopeless:
+            raise OverlayError("local_patch_in_place_only", hopeless)
+        return apply_local(results, mine, as_installed)
+    except PatchError as error:
+        raise OverlayError(getattr(error, "code", "local_patch_misfit"), str(error)) from None
 
 
 def _check(folder: str, patched: Mapping[str, str]) -> None:
@@ -180,23 +337,8 @@ def _check(folder: str, patched: Mapping[str, str]) -> None:
             )
 
 
-def _build(folder: str, root: str, patches: str, release: Release) -> None:
+def _build(folder: str, results: Mapping[str, bytes], patched: Mapping[str, str]) -> None:
     """Write the overlay beside its final place and move it there in one step."""
-    patched = {target: entry.patched for target, entry in release.files.items()}
-
-    def read(target: str) -> bytes:
-        with open(os.path.join(root, target), "rb") as file:
-            return file.read()
-
-    results = load_patch_set(patches, release.patches).apply_all(read)
-    for target, expected in patched.items():
-        found = hashlib.sha256(results.get(target, b"")).hexdigest()
-        if found != expected:
-            raise OverlayError(
-                "patch_set_broken",
-                f"patching {target} gives sha256 {found[:12]}, the lock expects {expected[:12]}; "
-                "run: pip install --force-reinstall --no-deps sglang-ext",
-            )
     # Containers that share a cache also share pids: the name is random.
     scratch = f"{folder}.{os.urandom(6).hex()}.tmp"
     try:

@@ -7,8 +7,7 @@
     extra/some.patch   one patch that every release takes
 
 Which files that comes to is written into the lock; the import hook reads them there (`names`), not here. `local/` is
-the user's own: with `local=True` its patches follow ours, in the order of `local/series` where that file exists, else
-by name.
+the user's own, and not of the set: local.py.
 """
 
 from __future__ import annotations
@@ -68,20 +67,18 @@ class PatchSet(Record):
         return results
 
 
-def load_patch_set(
-    root: str | os.PathLike[str], names: Sequence[str] | None = None, *, local: bool = False
-) -> PatchSet:
+def load_patch_set(root: str | os.PathLike[str], names: Sequence[str] | None = None) -> PatchSet:
     """The patch set of these files below the folder `root`; without `names`, the newest release's by the series.
 
     PatchError where a file is missing or is no good patch.
     """
-    files = _patch_files(os.fspath(root), names, local)
+    files = _patch_files(os.fspath(root), names)
     return PatchSet([read_patch(name, data) for name, data in files], _digest(files))
 
 
-def patch_set_digest(root: str | os.PathLike[str], names: Sequence[str] | None = None, *, local: bool = False) -> str:
+def patch_set_digest(root: str | os.PathLike[str], names: Sequence[str] | None = None) -> str:
     """The digest `load_patch_set` would give, without parsing any patch."""
-    return _digest(_patch_files(os.fspath(root), names, local))
+    return _digest(_patch_files(os.fspath(root), names))
 
 
 def patch_names(root: str | os.PathLike[str], version: str | None = None) -> tuple[str, ...]:
@@ -177,24 +174,9 @@ def _variant(folder: str, entry: str, version: str | None) -> str:
     return fitting[-1]
 
 
-def _patch_files(folder: str, names: Sequence[str] | None, local: bool) -> list[tuple[str, bytes]]:
+def _patch_files(folder: str, names: Sequence[str] | None) -> list[tuple[str, bytes]]:
     """(path below the folder, bytes) of every patch in order."""
-    found = list(names or patch_names(folder))
-    if local and os.path.isdir(os.path.join(folder, LOCAL)):
-        found += _local_names(folder)
-    return [(name, read_file(folder, name)) for name in found]
-
-
-def _local_names(folder: str) -> list[str]:
-    present = sorted(name for name in os.listdir(os.path.join(folder, LOCAL)) if name.endswith(SUFFIX))
-    order = f"{LOCAL}/series"
-    if os.path.exists(os.path.join(folder, LOCAL, "series")):
-        listed, faults = entries(read_file(folder, order), order)
-        faults += [f"Patch {LOCAL}/{name} is not in {order}." for name in present if name not in listed]
-        if faults:
-            raise SeriesError(faults[0])
-        present = listed
-    return [f"{LOCAL}/{name}" for name in present]
+    return [(name, read_file(folder, name)) for name in names or patch_names(folder)]
 
 
 def _digest(files: Sequence[tuple[str, bytes]]) -> str:

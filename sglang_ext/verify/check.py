@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
+from sglang_ext.hide import presentable
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.reasons import TABLE, severity
@@ -107,6 +108,7 @@ class _Check:
         self.inside: list[tuple[str, int, Inside]] = []  # label, pid, NCCL: of those that count
         self.findings: set[Finding] = set()  # what has been said of values
         self.read: dict[Any, Read] = {}
+        self.of_ranks: tuple[int, ...] | None = None
         self.expected = expected
         self.main = read_exec(server.main.pid) if server.main else None
 
@@ -185,7 +187,7 @@ class _Check:
                 },
                 "variables": variables,
                 "extras": {
-                    n: v
+                    n: presentable(v)
                     for n, v in sorted((environment or {}).items())
                     if is_tuning(n) and n not in self.contract.terms
                 },
@@ -204,9 +206,8 @@ class _Check:
         read = self.read[key] = read_values(pid, environment, nccl.version, wanted, root=root)
         accepted = self.request.accepted | set(records.accepted(self.run))
         for finding in read.findings:
-            judged = finding.code == "quoted" and environment.get(finding.variable or "") != wanted.get(
-                finding.variable or ""
-            )
+            name = finding.variable or ""  # a wrong value in quotes is the judge's to say
+            judged = finding.code == "quoted" and name in wanted and environment.get(name) != wanted[name]
             if finding not in self.findings and not judged:
                 self.findings.add(finding)
                 weighed = weigh(finding, wanted, accepted, known=nccl.version is not None)
@@ -232,7 +233,7 @@ class _Check:
         readings: dict[str, Reading] = {w: getattr(seen, w).reading(name) for w in WITNESSES}
         if is_nccl(name):
             readings["effective"] = beside.log.reading(name)
-        same = same_to(name, beside.nccl.version)
+        same = same_to(name, beside.nccl.version or self._other_version())
         entered = (seen.record or {}).get("entered", {})
         history = History(
             entered=records.found_at_entry(seen.record, name),
@@ -258,7 +259,9 @@ class _Check:
         return {
             "verdict": verdict,
             "reason": reason,
-            "witnesses": {w: {"state": r.state, "value": r.value, "detail": r.detail} for w, r in readings.items()},
+            "witnesses": {
+                w: {"state": r.state, "value": presentable(r.value), "detail": r.detail} for w, r in readings.items()
+            },
         }
 
     def _hook(self, seen: Witnessed, label: str, process: Process) -> list[str]:
@@ -312,6 +315,15 @@ class _Check:
         """The one NCCL release all deciding workers have mapped; None where there is none, or not one."""
         versions = {inside.version for _, _, inside in self.inside}
         return versions.pop() if len(versions) == 1 else None
+
+    def _other_version(self) -> tuple[int, ...] | None:
+        """For a process that has no libnccl: the release its server's ranks have mapped, where they decide beside it."""
+        if not self.request.all_processes:
+            return None
+        if self.of_ranks is None:
+            ranks = (look_inside(p.stat.pid).version for p in self.server.processes if p.role in DECIDING)
+            self.of_ranks = next((version for version in ranks if version is not None), ())
+        return self.of_ranks or None
 
     def compare_copies(self) -> None:
         """One libnccl in every worker, and the same one in all."""

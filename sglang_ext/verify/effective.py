@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Mapping
 
+from sglang_ext.contract.names import shown
 from sglang_ext.quick import TYPE_CHECKING, NamedTuple
 from sglang_ext.verify.witnesses import ABSENT, VALUE, Reading
 
@@ -43,7 +44,7 @@ class Log(NamedTuple):
         said = self.testimony.values().get(name, ())
         if said:
             seen = said[-1] if len(said) == 1 else next((v for v in said if v != said[0]), said[-1])
-            return Reading(VALUE, seen, f"NCCL's log: {', then '.join(said)}")
+            return Reading(VALUE, seen, f"NCCL's log: {', then '.join(map(shown, said))}")
         if self.version is not None and self.whole:
             from sglang_ext.nccl.silence import expected_line, silence_proves
 

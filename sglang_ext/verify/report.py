@@ -95,9 +95,13 @@ def closing(report: dict[str, Any]) -> str:
     good = sum(w["verdict"] == "PASS" for w in deciding)
     expected = report["expected"]["here"]
     number = len(report["contract"]["variables"]) if report["contract"] else 0
-    what = f"{good} of {len(deciding) if expected is None else expected} workers hold the contract ({number} variables)"
+    only_ranks = all(w["role"] in ("scheduler", "rank") for w in deciding)
+    whole = expected if expected is not None and only_ranks else len(deciding)
+    what = f"{good} of {whole} {'workers' if only_ranks else 'processes'} hold the contract ({number} variables)"
     hooks = sorted({w["hook"]["mode"] for w in deciding})
-    if report["run"] is None and deciding:
+    if deciding and not any(w["role"] in ("scheduler", "rank") for w in deciding):
+        what += "; no SGLang server: processes as they are now"
+    elif report["run"] is None and deciding:
         what += "; a server not of ours: seen now, what NCCL read at its start was not witnessed"
     elif deciding:
         what += f"; hook {'/'.join(hooks)}"

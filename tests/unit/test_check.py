@@ -185,7 +185,7 @@ def test_denied_is_unknown_and_nothing_is_called_missing() -> None:
         assert seen["witnesses"]["live"]["state"] == seen["witnesses"]["exec"]["state"] == "denied"
         assert seen["witnesses"]["live"]["value"] is None
     text = report.render(found)
-    assert "UNKNOWN: 0 of 1 workers hold the contract (3 variables)" in text
+    assert "UNKNOWN: 0 of 1 processes hold the contract (3 variables)" in text
     assert "missing" not in text and "PASS" not in text and "[denied]" in text
 
 

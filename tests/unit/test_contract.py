@@ -405,6 +405,20 @@ def test_what_only_sounds_like_one(name: str) -> None:
     assert not looks_secret(name)
 
 
+@pytest.mark.parametrize("value", ["http://u:hunter2@h/p", "x=ftp://token@h", "a://b c://d:e@f"])
+def test_a_url_with_a_password_is_neither_held_nor_shown(value: str) -> None:
+    with pytest.raises(ContractError, match="without a password in it") as refused:
+        decide(None, [f"http_proxy={value}"], [], {})
+    assert "hunter2" not in str(refused.value)
+    assert shown(value) == "(not shown: it holds credentials)"
+
+
+@pytest.mark.parametrize("value", ["http://host/a@b", "user@host", "tcp://[::1]:5000", "LL"])
+def test_other_values_are(value: str) -> None:
+    assert decide(None, [f"A_NAME={value}"], [], {}).terms["A_NAME"].want == value
+    assert shown(value) == value
+
+
 def test_is_nccl() -> None:
     assert is_nccl("NCCL_PROTO") and not is_nccl("NCCLPROTO") and not is_nccl("RCCL_X")
 

@@ -165,7 +165,7 @@ def test_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["schema"], found["value"]["means"], found["nccl"]["version"]) == (SCHEMA, "SYS", V)
     assert cli.main(["explain", "NCCL_P2P_LEVEL", "--nccl", "new"]) == 2
     err = capsys.readouterr().err
-    assert err == "sglang-ext: --nccl: expected a version like 2.30.7, found 'new'; correct it\n"
+    assert err == "sglang-ext: --nccl: expected a version like 2.30.7, from 2.18 to 2.32, found 'new'; correct it\n"
     assert cli.main(["explain", "no_server"]) == 0
     assert "exits with 3" in capsys.readouterr().out
 

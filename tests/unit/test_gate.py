@@ -28,7 +28,7 @@ def test_a_worker_that_ends_while_the_command_runs_is_named_once() -> None:
             command = [sys.executable, "-c", "import time; time.sleep(3)"]
             status, result = gate(lambda: before, exit_code, command, said.append)
         stays.kill()
-    assert said == [f"TP1 (pid {goes.pid}) has ended while the command runs: its result will not count"]
+    assert said == [f"ended while the command runs, whose result will not count: TP1 (pid {goes.pid})"]
     assert result["command"]["exit"] == 0
     assert status == 0  # `check` here says PASS of the same workers: the verdicts decide, not what was said meanwhile
 

@@ -16,7 +16,8 @@ PACKAGE = ROOT / "sglang_ext"
 
 # Room -> the rooms it may import besides itself. A room is a folder or module right below sglang_ext.
 ALLOWED: dict[str, set[str]] = {
-    "quick": set(),  # and every room may import it
+    "quick": set(),  # it and the next: every room may import them
+    "hide": set(),
     "run": set(),
     "nccl": set(),
     "contract": set(),
@@ -31,11 +32,14 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"bootstrap", "contract", "delivery", "nccl", "patchset", "run", "reasons", "verify"},
     "linting": {"contract", "nccl", "reasons", "verify"},
     "explain": {"console", "contract", "nccl", "reasons"},
+    "patches_verb": {"bootstrap", "patchset"},
     "launch": {"console", "bench", "bootstrap", "contract", "delivery", "patchset", "reasons", "run", "verify"},
+    "build_wheel": {"patchset"},
     "cli": {"delivery", "console", "launch", "verbs"},
     "verbs": {
         "bench",
         "bootstrap",
+        "build_wheel",
         "compare",
         "contract",
         "delivery",
@@ -43,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
         "explain",
         "linting",
         "nccl",
+        "patches_verb",
         "patchset",
         "reasons",
         "run",
@@ -112,7 +117,7 @@ def broken(found: Import) -> str | None:
             return f"{found}: only the seams know {parts[0]}"
         return f"{found}: only inside a function" if found.at_import else None
     # `from sglang_ext import bootstrap` names a room, `from sglang_ext import __version__` none.
-    if parts[0] == "sglang_ext" and room in ALLOWED and room not in {own, "quick"} | ALLOWED[own]:
+    if parts[0] == "sglang_ext" and room in ALLOWED and room not in {own, "quick", "hide"} | ALLOWED[own]:
         return f"{found}: {own} may not import {room}"
     return None
 

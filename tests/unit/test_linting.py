@@ -65,11 +65,36 @@ def test_a_configuration_file_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"), [(["--nccl", "new"], "expected a version"), (["--accept", "nothing"], "expected one of")]
+    ("words", "part"),
+    [
+        (["--nccl", "new"], "expected a version"),
+        (["--nccl", "9.9"], "from 2.18 to 2.32, found '9.9'"),
+        (["--nccl", "2.17.1"], "from 2.18 to 2.32"),
+        (["--accept", "nothing"], "expected one of"),
+        (["--profile", "cpu-rig", "--profile", "pcie-blackwell"], "keep one"),
+        (["--json", "/nowhere/x"], "cannot be written"),
+    ],
 )
 def test_a_wrong_command_line(words: list[str], part: str) -> None:
     done = lint(*words)
     assert done.returncode == 2 and part in done.stderr
+
+
+def test_a_library_newer_than_the_rules_is_not_a_pass(tmp_path: Path) -> None:
+    library = tmp_path / "nvidia/nccl/lib/libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF" + b"\0" * 100 + b"NCCL version 9.9.1+cuda19.0\0" + b"\0" * 100)
+    (finding,) = look_ahead({"NCCL_PROTO": "LL"}, {}, [str(tmp_path)]).findings
+    assert (finding.code, finding.severity) == ("nccl_unknown", "unknown")
+    assert finding.message.startswith("NCCL 9.9.1: its rules are not known, those of 2.18 to 2.32 are")
+
+
+def test_a_file_that_is_named_and_not_there(tmp_path: Path) -> None:
+    done = lint("--set", "NCCL_PROTO=LL", NCCL_CONF_FILE="/nope")
+    assert (
+        done.returncode == 0
+        and "note conf_missing: NCCL_CONF_FILE: expected a file, found none at /nope" in done.stdout
+    )
 
 
 def test_every_code_that_can_be_accepted_is_one_that_would_refuse() -> None:

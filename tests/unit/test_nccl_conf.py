@@ -134,8 +134,8 @@ def test_files_that_cannot_be_read() -> None:
     def read(path: str) -> bytes:
         raise PermissionError(path) if path == "/etc/nccl.conf" else IsADirectoryError(path)
 
-    assert load({"NCCL_CONF_FILE": "/c"}, NOW, None, read) == ConfFiles((), ("/etc/nccl.conf",))
-    assert load({"NCCL_CONF_FILE": "/c\0"}, NOW, None, reader({})) == ConfFiles()
+    assert load({"NCCL_CONF_FILE": "/c"}, NOW, None, read) == ConfFiles((), ("/etc/nccl.conf",), True)
+    assert load({"NCCL_CONF_FILE": "/c\0"}, NOW, None, reader({})) == ConfFiles(looked=True)
     large = load({}, NOW, None, reader({"/etc/nccl.conf": b"A=1\n" + b"#" * LARGEST_FILE}))
     assert large.unreadable == ("/etc/nccl.conf",) and large.files[0].entries[0] == Entry("A", "1", 1)
 

@@ -41,7 +41,7 @@ def test_a_missing_value_is_said(name: str) -> None:
 def test_the_parser_knows_every_name_split_takes_out() -> None:
     line = (
         "--profile p --set A=1 --set B=2 --absent C --verify off --run-dir /r --dry-run --accept conflict --nccl-log init "
-        "--tp 2"
+        "--without a --without b --tp 2"
     )
     given, _ = split(line.split())
     options = launcher_parser("launch").parse_args(given)
@@ -53,6 +53,7 @@ def test_the_parser_knows_every_name_split_takes_out() -> None:
         "run_dir": "/r",
         "accepted": ["conflict"],
         "nccl_log": "init",
+        "without": ["a", "b"],
         "dry_run": True,
     }
     assert {s for a in launcher_parser("launch")._actions for s in a.option_strings} == {*OWN, "-h", "--help"}

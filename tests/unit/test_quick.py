@@ -69,6 +69,8 @@ def test_the_digest_is_sha256() -> None:
 
 
 def test_a_verifier_s_start_loads_none_of_the_dear_ones() -> None:
-    code = "import sys, sglang_ext.verify.check, sglang_ext.verify.select, sglang_ext.contract.decide; print(*sys.modules)"
+    code = (
+        "import sys, sglang_ext.verify.check, sglang_ext.verify.select, sglang_ext.contract.decide; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"typing", "hashlib", "dataclasses", "inspect", "asyncio", "subprocess"}

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sglang_ext"
 
 # Callable -> position of the reason code among its arguments.
-TAKES_CODE = {"problem": 0, "refuse": 0, "unseen": 0, "Refused": 0, "OverlayError": 0, "Judgement": 1}
+TAKES_CODE = {
+    "problem": 0, "refuse": 0, "unseen": 0, "Refused": 0, "OverlayError": 0, "TreeError": 0, "LocalError": 0, "Judgement": 1,
+}  # fmt: skip
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:

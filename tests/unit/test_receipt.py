@@ -318,7 +318,9 @@ def holding(*files: Path) -> Iterator[int]:
 
 def test_nccl_is_known_by_its_bytes(tmp_path: Path) -> None:
     file, plugin = tmp_path / "libnccl.so.2", tmp_path / "libnccl-net.so"
-    file.write_bytes(b"\x7fELF" + b"\0" * ((1 << 18) - 20) + b"NCCL version 2.30.7+cuda13.3\0" + b"\1" * 100)  # across windows
+    file.write_bytes(
+        b"\x7fELF" + b"\0" * ((1 << 18) - 20) + b"NCCL version 2.30.7+cuda13.3\0" + b"\1" * 100
+    )  # across windows
     plugin.write_bytes(b"\x7fELF NCCL version 1.0.0+cuda1.0\0")
     known: dict[Any, str | None] = {}
     with holding(file, plugin) as pid:

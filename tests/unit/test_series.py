@@ -136,24 +136,6 @@ def test_neighbours_and_other_targets_do_not_overlap(write: Callable[..., Path])
     assert lint_series(root) == []
 
 
-def test_local_patches_come_last_and_only_when_asked(write: Callable[..., Path]) -> None:
-    mid = _edit(BASE, 5)
-    top = _edit(mid, 20)
-    root = write("a.patch\n", a=(ONE, BASE, mid), local__y=(ONE, mid, top), local__z=(ONE, top, _edit(top, 35)))
-    assert lint_series(root) == []
-    assert load_patch_set(root).targets == (ONE,)
-    assert len(load_patch_set(root).patches) == 1
-    both = load_patch_set(root, local=True)
-    assert [patch.origin for patch in both.patches] == ["a.patch", "local/y.patch", "local/z.patch"]
-    assert both.digest == patch_set_digest(root, local=True) != patch_set_digest(root)
-    (root / "local" / "series").write_text("z.patch\n")
-    with pytest.raises(SeriesError, match=r"local/y\.patch is not in local/series"):
-        load_patch_set(root, local=True)
-    (root / "local" / "series").write_text("z.patch\ny.patch\n")
-    ordered = load_patch_set(root, local=True).patches
-    assert [patch.origin for patch in ordered][1:] == ["local/z.patch", "local/y.patch"]
-
-
 # --- variants
 
 OLD, MID, NEW = (BASE.replace(b"line 1\n", word) for word in (b"old\n", b"mid\n", b"new\n"))

@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from sglang_ext import bootstrap
+
 SHAPE: dict[str, Any] | None = None  # of the first such model this process built: the target, not its draft
 
 
@@ -30,6 +32,9 @@ def communication_shape(config: Any) -> dict[str, Any]:
 
 def states_shape(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap `DeepseekV2ForCausalLM.__init__`: note the shape once the model is built."""
+
+    if bootstrap.switched_off():
+        return init
 
     @functools.wraps(init)
     def wrapper(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:

@@ -16,6 +16,7 @@ from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Context, current_or_own
+from sglang_ext.hide import holds_credentials
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import myself
 
@@ -28,6 +29,9 @@ CARRIED = "_sglang_ext_run"
 
 def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `_set_envs_and_config`: refuse arguments that fight the contract, re-assert it, say who changed what."""
+
+    if bootstrap.switched_off():
+        return set_envs_and_config
 
     @functools.wraps(set_envs_and_config)
     def wrapper(server_args: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +69,8 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
 
 def nccl_variables() -> dict[str, str]:
     """What every worker should inherit beside the contract: all NCCL_* this process holds, those upstream set included."""
-    return {name: value for name, value in os.environ.items() if is_nccl(name) and is_tuning(name)}
+    held = {name: value for name, value in os.environ.items() if is_nccl(name) and is_tuning(name)}
+    return {name: value for name, value in held.items() if not holds_credentials(value)}  # this is stored
 
 
 def restore(name: str, want: str | None) -> None:

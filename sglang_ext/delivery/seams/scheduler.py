@@ -34,6 +34,8 @@ _witness: Witness | None = None
 
 def worker_entry(run_scheduler_process: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `run_scheduler_process`: enter first; in a dry run that is all."""
+    if bootstrap.switched_off():
+        return run_scheduler_process
     parameters = inspect.signature(run_scheduler_process)
 
     @functools.wraps(run_scheduler_process)
@@ -49,6 +51,9 @@ def worker_entry(run_scheduler_process: Callable[..., Any]) -> Callable[..., Any
 
 def scheduler_built(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap `Scheduler.__init__`: enter where nobody has (Ray), and afterwards, before "ready" is said, compare ranks."""
+
+    if bootstrap.switched_off():
+        return init
 
     @functools.wraps(init)
     def wrapper(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,148 @@
+"""Local patches through the import hook: in the copies and the digest, left out by name; and trees patched in place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sglang_ext.patchset.inplace import put_in
+from sglang_ext.patchset.local import WITHOUT
+from sglang_ext.patchset.overlay import OverlayError, Prepared, prepare
+from tests.unit.small_upstream import DATA, FILES, ONE, OTHER, OURS, PACKAGE, TWO, Site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def ready(site: Site) -> Prepared:
+    return prepare(str(site.root), cache=str(site.base / "cache"), patches=str(site.patches))
+
+
+def refused(site: Site, code: str) -> str:
+    with pytest.raises(OverlayError) as error:
+        ready(site)
+    assert error.value.code == code
+    return str(error.value)
+
+
+def copies(prepared: Prepared) -> dict[str, bytes]:
+    return {name: Path(path).read_bytes() for name, path in prepared.files.items()}
+
+
+def test_they_are_in_the_copies_and_in_the_digest(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = site.snapshot()
+    plain = ready(site)
+    assert plain.digest == site.digest and plain.local == () and set(plain.files) == set(OURS)
+    site.add_local("a.patch", ONE, b"line_30 = 30", b"line_30 = 'a'")
+    other = site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
+    both = ready(site)
+    one = OURS[ONE].replace(b"line_30 = 30", b"line_30 = 'a'")
+    assert copies(both) == {ONE: one, TWO: OURS[TWO], OTHER: other} == copies(ready(site))
+    assert both.local == ("a", "b") and both.digest != plain.digest
+    monkeypatch.setenv(WITHOUT, "b")
+    less = ready(site)
+    assert copies(less) == {ONE: one, TWO: OURS[TWO]} and less.digest not in (both.digest, plain.digest)
+    monkeypatch.setenv(WITHOUT, "a,b")
+    assert ready(site).digest == plain.digest and ready(site).files == plain.files
+    monkeypatch.setenv(WITHOUT, "a,c")
+    assert "'c' is no local patch or group" in refused(site, "local_patch_unknown")
+    assert site.snapshot() == before
+
+
+def test_what_cannot_be_used_is_said(site: Site) -> None:
+    site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = (")
+    assert "does not compile" in refused(site, "local_patch_misfit")
+    site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 0")
+    site.edit(OTHER, b"line_1 = 1", b"line_1 = 0")
+    assert "patches adopt" in refused(site, "upstream_file_changed")
+    (site.root / OTHER).write_bytes(FILES[OTHER])
+    site.add_local("a.patch", DATA, b'"b": 2', b'"b": 9')
+    assert "patches apply" in refused(site, "local_patch_in_place_only")
+
+
+def test_a_tampered_copy_is_found(site: Site) -> None:
+    site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 0")
+    Path(ready(site).files[OTHER]).write_bytes(FILES[OTHER])
+    refused(site, "overlay_tampered")
+
+
+def test_a_tree_patched_in_place(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.add_local("a.patch", ONE, b"line_30 = 30", b"line_30 = 'a'")
+    site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
+    digest = put_in(*site.where()).digest
+    prepared = ready(site)
+    assert (prepared.mode, prepared.digest, prepared.files) == ("baked", digest, {})
+    monkeypatch.setenv(WITHOUT, "b")
+    assert "patches apply" in refused(site, "in_place_stale")
+    monkeypatch.delenv(WITHOUT)
+    digest = put_in(*site.where(), without=["a"]).digest  # ours are as the lock has them, and a local one is in
+    assert (ready(site).mode, ready(site).digest) == ("baked", digest)
+    site.edit(OTHER, b"line_1 = 1", b"line_1 = 0")
+    refused(site, "upstream_file_changed")
+    (site.info / "sglang-ext" / "journal.json").write_text("{}")
+    refused(site, "tree_interrupted")
+
+
+def test_local_patches_over_a_baked_tree(site: Site) -> None:
+    for name, data in OURS.items():
+        (site.root / name).write_bytes(data)
+    assert ready(site).mode == "baked"
+    other = site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 0")
+    prepared = ready(site)
+    assert prepared.mode == "overlay" and copies(prepared) == {OTHER: other} and set(prepared.hashes) == {*OURS, OTHER}
+
+
+IMPORT = """
+import sys
+sys.path[:0] = [{root!r}, {checkout!r}]
+import sglang_ext.patchset.overlay as overlay
+overlay.patches_folder = lambda: {patches!r}
+from sglang_ext.bootstrap import STATUS, arm
+arm()
+import sglang.srt.deep, sglang.srt.other, sglang.srt.one, sglang.srt.deep.two
+for module in (sglang.srt.deep, sglang.srt.other, sglang.srt.one, sglang.srt.deep.two):
+    print(module.__name__, module.line_5, module.line_30, module.__file__.startswith({root!r}))
+print(sglang.srt.deep.__path__ == [{root!r} + "/sglang/srt/deep"], STATUS.mode, STATUS.digest)
+"""
+
+
+@pytest.fixture
+def imported(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    monkeypatch.setenv("SGLANG_EXT_CACHE_DIR", str(site.base / "cache"))
+    monkeypatch.setenv("SGLANG_EXT", "require")
+    code = IMPORT.format(root=str(site.root), checkout=str(ROOT), patches=str(site.patches))
+
+    def run() -> list[str]:
+        done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+        return (done.stdout or done.stderr).splitlines()
+
+    return run
+
+
+def test_imports_find_them_and_upstreams_file_name(site: Site, imported: Callable[[], list[str]]) -> None:
+    """Data beside a module is found by its ``__file__``: one that only local patches change keeps it."""
+    site.add_local("a.patch", PACKAGE, b"line_30 = 30", b"line_30 = 'a'")
+    site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
+    site.add_local("c.patch", ONE, b"line_30 = 30", b"line_30 = 'c'")
+    assert imported() == [
+        "sglang.srt.deep 5 a True",
+        "sglang.srt.other 5 b True",
+        "sglang.srt.one ours c False",
+        "sglang.srt.deep.two ours 30 False",
+        f"True overlay {ready(site).digest}",
+    ]
+
+
+def test_a_misfit_is_an_import_error_where_that_is_demanded(site: Site, imported: Callable[[], list[str]]) -> None:
+    site.add_local("a.patch", ONE, b"line_5 = 5", b"line_5 = 'a'")
+    assert "ImportError: sglang-ext: local_patch_misfit: Patch local/a.patch" in imported()[-1]
+    (site.local / "a.patch").write_text("nothing\n")
+    assert "ImportError: sglang-ext: local_patch_misfit: Patch local/a.patch" in imported()[-1]
