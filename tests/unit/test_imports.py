@@ -35,7 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "patches_verb": {"bootstrap", "patchset"},
     "launch": {"console", "bench", "bootstrap", "contract", "delivery", "patchset", "reasons", "run", "verify"},
     "build_wheel": {"patchset"},
-    "cli": {"delivery", "console", "launch", "verbs"},
+    "arguments": {"delivery", "console"},
+    "grammar": {"arguments"},
+    "cli": {"console", "grammar", "launch", "verbs"},
     "verbs": {
         "bench",
         "bootstrap",

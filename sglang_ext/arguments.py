@@ -1,0 +1,218 @@
+"""The options of each verb. What several verbs share is one function."""
+
+from __future__ import annotations
+
+import argparse
+
+from sglang_ext.console import given, port, seconds
+from sglang_ext.quick import Any
+
+
+def add_verify_env_options(parser: argparse.ArgumentParser) -> None:
+    add_verify_options(parser).add_argument("--all", action="store_true", help="every SGLang server on this host")
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the table",
+    )
+
+
+def add_gate_options(parser: argparse.ArgumentParser) -> None:
+    add_verify_options(parser)
+    parser.add_argument(
+        "--json", type=given, metavar="FILE", help="write both reports and COMMAND's status as JSON to FILE"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE.toml", help="what to ask: prompt, tokens, runs")
+    parser.add_argument(
+        "--json", type=given, metavar="FILE", help="keep the receipt in FILE; - prints it instead of the table"
+    )
+    add_verify_options(parser)
+
+
+def add_diff_options(parser: argparse.ArgumentParser) -> None:
+    for name in ("A", "B"):
+        parser.add_argument(name, type=given, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the comparison as JSON to FILE, or to stdout instead of the table",
+    )
+
+
+def add_explain_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", type=given, help="a variable, or a reason code that was printed")
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="what NCCL makes of this value")
+    parser.add_argument(
+        "--nccl", metavar="VERSION", type=given, help="by the rules of this NCCL; default: the one installed here"
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the table",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show what each check rests on, also where all is well")
+
+
+def add_verify_options(parser: argparse.ArgumentParser) -> Any:
+    """Selectors, contract and demands: the same for verify-env, gate and bench. Returns the group of selectors."""
+    from sglang_ext.delivery.options import add_accept_option, add_contract_options
+
+    group = parser.add_argument_group("which server (default: the only one on this host)")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--run", type=given, metavar="DIR", help="the server of this run directory")
+    which.add_argument("--port", type=port, metavar="P", help="the server that listens on this port")
+    which.add_argument(
+        "--pid",
+        type=int,
+        metavar="PID",
+        help="the server PID belongs to; else PID and its descendants, whatever they are",
+    )
+    add_contract_options(parser)
+    group = parser.add_argument_group("how")
+    add_accept_option(group)
+    group.add_argument(
+        "--require",
+        choices=("exec", "live", "attested", "effective"),
+        help="demand that this witness speaks for every variable",
+    )
+    group.add_argument("--all-processes", action="store_true", help="let helpers (detokenizer, ...) decide too")
+    group.add_argument(
+        "--wait", type=seconds, default=0.0, metavar="SECONDS", help="wait until the expected ranks are there"
+    )
+    return which
+
+
+def add_lint_options(parser: argparse.ArgumentParser) -> None:
+    from sglang_ext.delivery.options import add_accept_option, add_contract_options
+
+    add_contract_options(parser)
+    group = parser.add_argument_group("how")
+    add_accept_option(group)
+    group.add_argument(
+        "--nccl",
+        type=given,
+        metavar="VERSION",
+        help="judge by this release's rules; default: the library installed here",
+    )
+    group.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the text",
+    )
+
+
+def add_tree_option(parser: argparse.ArgumentParser) -> None:
+    """Which installed upstream, and the report as JSON: the same for every `patches` verb."""
+    parser.add_argument(
+        "--root",
+        type=given,
+        metavar="DIR",
+        help="the folder that holds sglang/ and its metadata; default: that of the sglang this Python would import",
+    )
+    add_report_option(parser)
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the report as JSON to FILE, or to stdout instead of the text",
+    )
+
+
+def add_patches_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--release",
+        metavar="X.Y.Z",
+        dest="releases",
+        action="append",
+        default=[],
+        help="only this one; may be repeated",
+    )
+    parser.add_argument(
+        "--wheels", type=given, metavar="DIR", help="take the wheels from DIR, not from the cache or index"
+    )
+    add_report_option(parser)
+
+
+def add_patches_apply_options(parser: argparse.ArgumentParser) -> None:
+    add_tree_option(parser)
+    parser.add_argument(
+        "--without",
+        type=given,
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave out this local patch or group; may be repeated",
+    )
+
+
+def add_patches_adopt_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="*", help="only these edited files; default: all of them")
+    add_tree_option(parser)
+    parser.add_argument(
+        "--name", type=given, help="call the patch NAME; with several files, the group they are left out by as one"
+    )
+    parser.add_argument("--subject", type=given, help="what the edits do, for the header of each patch")
+    parser.add_argument(
+        "--from",
+        type=given,
+        metavar="WHEEL",
+        dest="wheel",
+        help="upstream's wheel; default: the cache, then pip's index",
+    )
+    parser.add_argument(
+        "--leave-added", action="store_true", help="leave modules that are not upstream's where they are, and go on"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be adopted; write nothing")
+
+
+def revision(text: str) -> int:
+    """The N of a version +ext.N."""
+    if not (text.isascii() and text.isdigit() and text == str(int(text)) and text != "0"):
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, found {text!r}")
+    return int(text)
+
+
+def add_build_wheel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--upstream", metavar="X.Y.Z", type=given, help="the release of SGLang; default: the newest we patch"
+    )
+    parser.add_argument("--from", dest="wheel", metavar="WHEEL", type=given, help="take this wheel, fetch none")
+    parser.add_argument(
+        "--platform", metavar="TAG", type=given, help="for another machine, such as manylinux_2_34_aarch64"
+    )
+    parser.add_argument("--python-version", metavar="X.Y", type=given, help="for another Python, such as 3.12")
+    parser.add_argument("--revision", metavar="N", type=revision, default=1, help="the N of +ext.N; default: 1")
+    parser.add_argument("--out", metavar="DIR", type=given, default=".", help="where to write it; default: here")
+    parser.add_argument(
+        "--json",
+        type=given,
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write what was built as JSON to FILE, or to stdout instead of the text",
+    )

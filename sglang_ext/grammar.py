@@ -1,0 +1,279 @@
+"""Every verb: its line in the overview, its options, what runs it, and the text of its help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from sglang_ext import arguments
+from sglang_ext.quick import Any, NamedTuple
+
+EXITS = (
+    "exit status:\n"
+    "  0  PASS\n"
+    "  1  FAIL: a requirement is not met\n"
+    "  2  the command line, profile or contract is wrong, or several servers could be meant\n"
+    "  3  UNKNOWN: it could not be seen, or there is no server\n"
+)
+
+
+class Verb(NamedTuple):
+    """A verb: its line in the overview, its options, and the function of `verbs` that runs it."""
+
+    line: str
+    add_options: Callable[[argparse.ArgumentParser], object]
+    action: str
+    text: dict[str, Any]
+
+
+VERBS = {
+    "verify-env": Verb(
+        "look at every worker of a running server and judge what it holds",
+        arguments.add_verify_env_options,
+        "verify_env",
+        {
+            "description": (
+                "Read every scheduler of a running SGLang server, ours or stock, by independent witnesses and compare with the\n"
+                "contract: exec (the environment it was started with), live (its memory, now), attested (its own answer, now).\n"
+                "This shell's variables are never evidence. Without --profile, --set or --absent the run's own contract counts."
+            ),
+            "epilog": EXITS,
+        },
+    ),
+    "lint": Verb(
+        "say what NCCL will make of a contract, before anything starts",
+        arguments.add_lint_options,
+        "run_lint",
+        {
+            "description": (
+                "Read names and values as the installed NCCL would: misspelt names, texts it misreads (4M is 4 bytes), ignores\n"
+                "(NCCL_P2P_LEVEL=sys) or ends over, lists that leave a collective without algorithm, configuration files.\n"
+                "The contract is the launcher's: --set/--absent, over --profile, over the NCCL_* variables of this shell."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  PASS: nothing that NCCL would read otherwise\n"
+                "  1  FAIL: a finding that the launcher would refuse\n"
+                "  2  the command line or profile is wrong\n"
+                "  3  UNKNOWN: it depends on what could not be read\n\n"
+                "example:\n"
+                "  sglang-ext lint --profile pcie-blackwell --set NCCL_BUFFSIZE=4M"
+            ),
+        },
+    ),
+    "gate": Verb(
+        "run a command only if the server is verified before and after",
+        arguments.add_gate_options,
+        "run_gate",
+        {
+            "usage": "sglang-ext gate [options] -- COMMAND...",
+            "description": (
+                "Verify, run COMMAND with this terminal's stdio, verify again.\n"
+                "COMMAND's own status is returned if both verdicts are PASS."
+            ),
+            "epilog": (
+                EXITS + "  4  verified before, but not after: what COMMAND measured does not count\n"
+                "  else COMMAND's own status, whatever it is (--json FILE tells them apart); 130 after an interrupt"
+            ),
+        },
+    ),
+    "bench run": Verb(
+        "take a number, only where the contract is proven",
+        arguments.add_bench_options,
+        "run_bench",
+        {
+            "description": (
+                "Verify, send the suite's streams one after the other, verify again, and say what the client saw: time to the\n"
+                "first token, decode rate, whole rate. No PASS, no number. docs/bench.md has the suite's format and each formula."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  VALID: verified before and after, and every run counts\n"
+                "  1  FAIL: a requirement is not met and nothing was measured, or a run does not count (INVALID)\n"
+                "  2  the command line, suite, profile or contract is wrong, or several servers could be meant\n"
+                "  3  UNKNOWN: it could not be seen, there is no server, or it cannot be asked\n"
+                "  4  verified before, but not after (INVALID)\n"
+                "  130  interrupted (SIGINT)\n\n"
+                "example:\n"
+                "  sglang-ext bench run benchmarks/baseline.toml --json baseline.receipt.json"
+            ),
+        },
+    ),
+    "diff": Verb(
+        "everything that differs between two servers, or a server and a record",
+        arguments.add_diff_options,
+        "run_diff",
+        {
+            "usage": "sglang-ext diff A B [--json [FILE]]",
+            "description": (
+                "Compare two sides: contract, environment of the ranks, resolved arguments, versions, NCCL by file, driver,\n"
+                "patches, sizes, host. What is equal is counted; what one side cannot know is listed as not comparable.\n\n"
+                "A and B are each one of\n"
+                "  pid:N, port:N   a live server, ours or not\n"
+                "  run:DIR         the server of a run directory; once it has ended, what the directory holds\n"
+                "  FILE            a receipt of `bench run`, or a report of `verify-env --json`"
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  SAME, as far as both sides can tell\n"
+                "  1  DIFFERENT\n"
+                "  2  the command line is wrong, or a side cannot be read\n"
+                "  3  NOT COMPARABLE: nothing that both sides know, or there is no server\n\n"
+                "example:\n"
+                "  sglang-ext diff baseline.receipt.json port:30000"
+            ),
+        },
+    ),
+    "explain": Verb(
+        "what a variable does, what NCCL makes of a value, what a reason code means",
+        arguments.add_explain_options,
+        "run_explain",
+        {
+            "description": (
+                "Say what is known of a variable: what it does, what it takes, whether ranks must agree, when it is read, how\n"
+                "NCCL's log shows it, what SGLang does to it. With VALUE also what NCCL takes that for. Or of a reason code."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  it is known, and NCCL takes VALUE as it stands\n"
+                "  1  no variable or code of that name is known, or there is something wrong with VALUE\n"
+                "  2  the command line is wrong\n\n"
+                "examples:\n"
+                "  sglang-ext explain NCCL_P2P_LEVEL sys --nccl 2.30.7\n"
+                "  sglang-ext explain maybe_too_late"
+            ),
+        },
+    ),
+    "doctor": Verb(
+        "what is wrong with this environment, before any server starts",
+        arguments.add_doctor_options,
+        "run_doctor",
+        {
+            "description": (
+                "Examine this Python, what runs at its start, the installed packages, NCCL and its variables in this shell,\n"
+                "what may be looked at here, and what earlier runs have left. It reads only: nothing of torch or sglang is\n"
+                "imported, nothing is changed, removed or signalled. docs/doctor.md has every check."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  nothing stands in the way of a launch (ok, note, warn)\n"
+                "  1  a launch would fail or prove nothing (fail)\n"
+                "  2  the command line is wrong\n"
+                "  3  something that matters could not be seen (unknown)\n"
+            ),
+        },
+    ),
+    "patches status": Verb(
+        "what the installed upstream is: pristine, patched, half or edited",
+        arguments.add_tree_option,
+        "run_patches_status",
+        {
+            "description": (
+                "Hold every file of the installed SGLang against its RECORD and the lock; say how the patch set gets into it\n"
+                "(overlay, in place, baked) and which local patches fit. Nothing is changed. docs/patches.md has the states."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  pristine, or patched as a whole, and every local patch fits\n"
+                "  1  half patched, edited, interrupted, not supported, or a local patch does not fit\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches check": Verb(
+        "hold the whole lock against upstream's wheels",
+        arguments.add_patches_check_options,
+        "run_patches_check",
+        {
+            "description": (
+                "Check every wheel of the lock: its hash, each file before and after its patches, syntax, seams, and back.\n"
+                "Wheels come through pip with your own index settings (1.8 GB for all releases) and are kept by their hash."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  the lock is what the wheels show\n"
+                "  1  a fault; a local patch that does not fit a release is told, and is none\n"
+                "  2  the command line is wrong, or a wheel cannot be had\n\n"
+                "example:\n"
+                "  sglang-ext patches check --release 0.5.23"
+            ),
+        },
+    ),
+    "patches apply": Verb(
+        "patch the installed upstream in place, all or none",
+        arguments.add_patches_apply_options,
+        "run_patches_apply",
+        {
+            "description": (
+                "For images that cannot use the import hook: put the patch set and the local patches into the installed SGLang.\n"
+                "RECORD is kept true, the released bytes are kept beside it; may be interrupted anywhere and run again."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  applied, or applied already\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches revert": Verb(
+        "make an upstream that was patched in place stock again",
+        arguments.add_tree_option,
+        "run_patches_revert",
+        {
+            "description": "Put the released bytes back, and RECORD's rows. The import hook takes over where it is armed.",
+            "epilog": (
+                "exit status:\n"
+                "  0  reverted, or there was nothing to revert\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong\n"
+                "  3  no sglang is installed here, or it has no RECORD\n"
+            ),
+        },
+    ),
+    "patches adopt": Verb(
+        "turn hand edits of the installed upstream into local patches",
+        arguments.add_patches_adopt_options,
+        "run_patches_adopt",
+        {
+            "usage": "sglang-ext patches adopt [options] [FILE...]",
+            "description": (
+                "Make a local patch of each edited file, against its release's wheel, and the tree stock again. From then on\n"
+                "the edits have names: they are in the patch set's digest, and --without NAME leaves one out."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  adopted, or there was nothing to adopt\n"
+                "  1  refused, for the reason given; nothing was changed\n"
+                "  2  the command line is wrong, or the wheel cannot be had\n"
+                "  3  no sglang is installed here, or it has no RECORD\n\n"
+                "example:\n"
+                "  sglang-ext patches adopt --name faster-moe sglang/srt/models/deepseek_v2.py"
+            ),
+        },
+    ),
+    "build-wheel": Verb(
+        "a wheel of SGLang with the patches already in it, for images and indexes",
+        arguments.add_build_wheel_options,
+        "run_build_wheel",
+        {
+            "description": (
+                "Take upstream's wheel of a release, hold it against the locked sha256, put the patches in, and write\n"
+                "sglang-X.Y.Z+ext.N-TAGS.whl, which requires this sglang-ext. pip fetches it, from your own index; --from takes\n"
+                "one you have. The same bytes every time; what is not patched stays as upstream packed it."
+            ),
+            "epilog": (
+                "exit status:\n"
+                "  0  the wheel is written\n"
+                "  1  it is not: the wheel is not as locked, or the patches do not fit\n"
+                "  2  the command line is wrong, a file cannot be read or written, or the wheel is there already\n"
+                "  3  pip brought no wheel\n\n"
+                "example:\n"
+                "  sglang-ext build-wheel --upstream 0.5.23 --out dist"
+            ),
+        },
+    ),
+}
+LAUNCH_LINE = "start a server with a contract (the same as python -m sglang_ext.launch)"
