@@ -69,6 +69,8 @@ def local_names(folder: str | None) -> list[str]:
             "local_patch_misfit",
             f"the folder of local patches {folder} cannot be read ({error.strerror}); open it or set {FOLDER}",
         ) from None
+    if top:
+        check_trusted(folder)
     present = []
     for name in sorted(top):
         if name.endswith(SUFFIX):
@@ -85,6 +87,22 @@ def local_names(folder: str | None) -> list[str]:
     if faults:
         raise LocalError("local_patch_misfit", f"{folder}: {faults[0]}")
     return listed + [name for name in present if name not in listed]
+
+
+def check_trusted(folder: str) -> None:
+    """Refuse a folder whose patches somebody else may have put there: they are code that every worker runs. Raises LocalError."""
+    info = os.stat(folder)
+    if info.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:
+        found = f"found it to belong to uid {info.st_uid}"
+    elif info.st_mode & 0o002:
+        found = "found it writable for everybody"
+    else:
+        return
+    raise LocalError(
+        "local_patch_misfit",
+        f"the folder of local patches {folder}: expected one that only its owner may change, us or root, {found}; "
+        f"correct that, or set {FOLDER}",
+    )
 
 
 def short(name: str) -> str:

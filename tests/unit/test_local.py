@@ -47,6 +47,19 @@ def test_none_is_nothing(site: Site) -> None:
     assert digest_with("d", []) == "d"
 
 
+def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert local_names(str(folder)) == []  # nothing in it: nothing to believe
+    (folder / "a.patch").write_text("")
+    with pytest.raises(LocalError, match="found it writable for everybody") as refused:
+        local_names(str(folder))
+    assert refused.value.code == "local_patch_misfit"
+    folder.chmod(0o775)
+    assert local_names(str(folder)) == ["a.patch"]
+
+
 def test_the_order(site: Site) -> None:
     for name in ("b.patch", "a.patch", "group/x.patch"):
         site.add_local(name, OTHER, b"line_1 = 1", b"line_1 = 0")
