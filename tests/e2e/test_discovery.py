@@ -61,9 +61,10 @@ def torchrun(folder: Path, **more: str) -> Iterator[int]:
             time.sleep(0.1)
         yield agent.pid
     finally:
+        family = descendants(agent.pid, children(all_stats()))  # ranks have sessions of their own, and soon no parent
         with contextlib.suppress(ProcessLookupError):
             os.killpg(agent.pid, signal.SIGKILL)
-        for entry in descendants(agent.pid, children(all_stats())):  # ranks have sessions of their own
+        for entry in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(entry.pid, signal.SIGKILL)
         agent.wait()
