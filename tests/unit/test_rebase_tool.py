@@ -439,7 +439,10 @@ def test_killed_at_any_step_nothing_is_half_landed(tmp_path: Path) -> None:
 def test_a_signal_leaves_no_scratch(scene: Scene, number: signal.Signals, code: int) -> None:
     wheel(scene.wheels, "0.5.24", CHANGED)
     before = fingerprint(str(scene.patches))
-    waiting = "import sys, time\nsys.path.insert(0, sys.argv.pop(1))\nfrom tools import rebase_patches\n"
+    waiting = "import signal, sys, time\nsys.path.insert(0, sys.argv.pop(1))\nfrom tools import rebase_patches\n"
+    waiting += (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background starts with it ignored
+    )
     waiting += "from sglang_ext.patchset.rebase import land\n"
     waiting += "def swap(*a):\n    print('here', file=sys.stderr, flush=True)\n    time.sleep(60)\n"
     waiting += "land.swap = swap\nsys.exit(rebase_patches.main(sys.argv[1:]))\n"
