@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +16,6 @@ from benchmarks.micro import (
     overlay_lookup,
     startup_tax,
     stock_vs_patched,
-    thousand_processes,
     verify_cli,
 )
 
@@ -38,6 +38,14 @@ def machine() -> str:
     )
 
 
+def apart(module: str) -> list[str]:
+    """A table made in a process of its own: a child's peak memory starts at its parent's, and we have grown by then."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.micro.{module}"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.micro", description=__doc__)
     parser.add_argument(
@@ -53,7 +61,7 @@ def main() -> int:
         ("Start-up tax of the hook", startup_tax.table),
         ("Live reader", live_reader.table),
         ("verify-env as a whole process", verify_cli.table),
-        ("verify-env among a thousand processes", thousand_processes.table),
+        ("verify-env among a thousand processes", lambda: apart("thousand_processes")),
         ("Overlay", overlay_lookup.table),
         ("Baked wheel", baked_wheel.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
