@@ -10,14 +10,7 @@ from sglang_ext.quick import Any
 
 def add_verify_env_options(parser: argparse.ArgumentParser) -> None:
     add_verify_options(parser).add_argument("--all", action="store_true", help="every SGLang server on this host")
-    parser.add_argument(
-        "--json",
-        type=given,
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="write the report as JSON to FILE, or to stdout instead of the table",
-    )
+    add_report_option(parser, instead="the table")
 
 
 def add_gate_options(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +32,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 def add_diff_options(parser: argparse.ArgumentParser) -> None:
     for name in ("A", "B"):
         parser.add_argument(name, type=given, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--json",
-        type=given,
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="write the comparison as JSON to FILE, or to stdout instead of the table",
-    )
+    add_report_option(parser, what="the comparison", instead="the table")
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +45,7 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        type=given,
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="write the report as JSON to FILE, or to stdout instead of the table",
-    )
+    add_report_option(parser, instead="the table")
     parser.add_argument("--verbose", action="store_true", help="show what each check rests on, also where all is well")
 
 
@@ -111,14 +90,7 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="judge by this release's rules; default: the library installed here",
     )
-    group.add_argument(
-        "--json",
-        type=given,
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="write the report as JSON to FILE, or to stdout instead of the text",
-    )
+    add_report_option(group)
 
 
 def add_tree_option(parser: argparse.ArgumentParser) -> None:
@@ -132,14 +104,15 @@ def add_tree_option(parser: argparse.ArgumentParser) -> None:
     add_report_option(parser)
 
 
-def add_report_option(parser: argparse.ArgumentParser) -> None:
+def add_report_option(parser: Any, *, what: str = "the report", instead: str = "the text") -> None:
+    """--json [FILE], as every verb that reports has it. ``parser`` may be a group of one."""
     parser.add_argument(
         "--json",
         type=given,
         metavar="FILE",
         nargs="?",
         const="-",
-        help="write the report as JSON to FILE, or to stdout instead of the text",
+        help=f"write {what} as JSON to FILE, or to stdout instead of {instead}",
     )
 
 
