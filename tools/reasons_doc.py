@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make docs/reasons.md from the table in sglang_ext/reasons.py.
+"""Make docs/reasons.md from the table in sglang_ext/reasons/.
 
     python tools/reasons_doc.py            is it as the table says?
     python tools/reasons_doc.py --write    write it
@@ -26,7 +26,7 @@ INTRO = """\
 Every verdict that is not a plain PASS, and every launch that is refused, carries one of these codes. They are stable:
 scripts may rely on them. *fail* makes a verdict FAIL (exit status 1), *unknown* makes it UNKNOWN (exit status 3), *note*
 changes nothing. The exit status named with a code is that of a launch, gate or bench refused or stopped for it. This page is
-written by `python tools/reasons_doc.py --write` from `sglang_ext/reasons.py`.
+written by `python tools/reasons_doc.py --write` from `sglang_ext/reasons/`.
 """
 
 
@@ -56,7 +56,7 @@ def render_docs() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check or write; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Make docs/reasons.md from the table in sglang_ext/reasons.py.")
+    parser = argparse.ArgumentParser(description="Make docs/reasons.md from the table in sglang_ext/reasons/.")
     parser.add_argument("--write", action="store_true", help="write the page instead of checking it")
     options = parser.parse_args(argv)
     sys.path.insert(0, str(ROOT))
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
         print(
-            "reasons_doc: docs/reasons.md is not as sglang_ext/reasons.py says; run: python tools/reasons_doc.py --write",
+            "reasons_doc: docs/reasons.md is not as sglang_ext/reasons/ says; run: python tools/reasons_doc.py --write",
             file=sys.stderr,
         )
         return 1
