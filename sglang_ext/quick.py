@@ -1,7 +1,8 @@
 """What `typing` and `hashlib` would give, at a tenth of what they cost: a verifier's whole start has 60 ms.
 
-`import typing` costs 4 ms and each class of `typing.NamedTuple` 0.3 ms, as it compiles every annotation; there are fifty of
-them on the way to a verdict. `import hashlib` loads OpenSSL, 4 ms, for one digest. Type checkers see the real ones.
+`import typing` costs 4 ms and each class of `typing.NamedTuple` 0.3 ms, as it compiles every annotation; of `namedtuple` 0.06
+ms, as it compiles a constructor; there are fifty of them on the way to a verdict. `import hashlib` loads OpenSSL, 4 ms, for one
+digest. Type checkers see the real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any as Any
     from typing import NamedTuple as NamedTuple
 else:
-    from collections import namedtuple
+    from _collections import _tuplegetter  # what namedtuple's own fields are
     from sys import intern
 
     try:
@@ -26,20 +27,57 @@ else:
     class Any:
         """Stands in annotations, which nobody evaluates."""
 
+    class _Row(tuple):
+        """What every class made below shares: namedtuple's behaviour, without compiling a constructor for each."""
+
+        __slots__ = ()
+        _fields, _field_defaults = (), {}
+
+        def __new__(cls, *values, **named):
+            fields = cls._fields
+            if named or len(values) != len(fields):
+                if len(values) > len(fields):
+                    raise TypeError(f"{cls.__name__}() takes {len(fields)} values, {len(values)} given")
+                for field in fields[len(values) :]:
+                    if field in named:
+                        values += (named.pop(field),)
+                    elif field in cls._field_defaults:
+                        values += (cls._field_defaults[field],)
+                    else:
+                        raise TypeError(f"{cls.__name__}() misses {field!r}")
+                if named:
+                    raise TypeError(f"{cls.__name__}() got an unexpected or second {next(iter(named))!r}")
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _make(cls, values):
+            return cls(*values)
+
+        def _replace(self, **named):
+            return type(self)(**dict(zip(self._fields, self, strict=True)) | named)
+
+        def _asdict(self):
+            return dict(zip(self._fields, self, strict=True))
+
+        def __repr__(self):
+            inside = ", ".join(f"{field}={value!r}" for field, value in zip(self._fields, self, strict=True))
+            return f"{type(self).__name__}({inside})"
+
+        def __getnewargs__(self):
+            return tuple(self)
+
     class _Maker(type):
-        """Makes a namedtuple of a class body's annotations and defaults, and puts the body's methods on it."""
+        """Makes such a class of a class body's annotations and defaults, with the body's methods on it."""
 
         def __new__(cls, name, bases, body):
             if not bases:
                 return super().__new__(cls, name, bases, body)
-            fields = [intern(field) for field in body.get("__annotations__", ())]
-            defaults = [body[field] for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
-            for key, value in body.items():
-                if key not in fields and key not in ("__annotations__", "__module__", "__qualname__", "__dict__"):
-                    setattr(made, key, value)
-            made.__annotations__ = body.get("__annotations__", {})
-            return made
+            fields = tuple(intern(field) for field in body.get("__annotations__", ()))
+            made = {key: value for key, value in body.items() if key != "__dict__"}
+            made |= {field: _tuplegetter(at, f"Alias for field number {at}") for at, field in enumerate(fields)}
+            made |= {"__slots__": (), "_fields": fields, "__match_args__": fields}
+            made["_field_defaults"] = {field: body[field] for field in fields if field in body}
+            return type(name, (_Row,), made)
 
     class NamedTuple(metaclass=_Maker):
         """As `typing.NamedTuple`; defaults only behind fields without, as there."""

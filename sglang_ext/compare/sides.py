@@ -22,7 +22,7 @@ from sglang_ext.verify import check, select
 from sglang_ext.verify import expected as sizes
 from sglang_ext.verify.carried import find_run, run_contract, run_files
 from sglang_ext.verify.discover import Process, Rank, Server
-from sglang_ext.verify.witnesses import look
+from sglang_ext.verify.witnesses import dial, look
 
 BIGGEST = 64 << 20  # bytes of a file; a receipt of many runs is some MiB
 FORMS = "pid:N, port:N, run:DIR, a run directory, a receipt, or a report of verify-env --json"
@@ -120,7 +120,7 @@ def seen(server: Server, directory: RunDirectory | None) -> dict[str, Any]:
 
 def _worker(process: Process, directory: RunDirectory | None) -> dict[str, Any]:
     pid, started = process.stat.pid, process.stat.start_time
-    witnessed = look(directory, pid, started)
+    witnessed = look(directory, pid, started, dial(directory, pid))
     block = next((b for b in (witnessed.live, witnessed.attested) if b.state == "ok"), None)
     hook = (witnessed.record or {}).get("hook") or {}
     return {

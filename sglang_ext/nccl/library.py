@@ -153,14 +153,17 @@ def _take(line: bytes, also: Sequence[str], found: dict[tuple[bytes, bytes, byte
 _known: dict[tuple[int, int, int, int], tuple[str, tuple[int, ...] | None, str]] = {}
 
 
-def of_process(pid: int, also: Sequence[str] = ()) -> Loaded:
-    """The libnccl and the NCCL plugins that a process has mapped. Nothing about the process makes it raise."""
+def of_process(pid: int, also: Sequence[str] = (), *, maps: bytes = b"") -> Loaded:
+    """The libnccl and the NCCL plugins that a process has mapped. Nothing about the process makes it raise.
+
+    ``maps``: what /proc/PID/maps said a moment ago, where somebody has read it.
+    """
     try:
         proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return Loaded("gone", detail=f"There is no process {pid}.")
     try:
-        maps = _slurp(proc, "maps")
+        maps = maps or _slurp(proc, "maps")
         libraries, plugins = [], []
         for mapping in mapped(maps, also):
             kind = kind_of(mapping.path)

@@ -11,11 +11,11 @@ import os
 import struct
 import time
 
-from sglang_ext.quick import TYPE_CHECKING, Any
+from sglang_ext.quick import TYPE_CHECKING, Any, NamedTuple
 from sglang_ext.run.directory import RunDirectory
 
 if TYPE_CHECKING:
-    import socket  # at run time only where it is used: it costs the verifier 4 ms, and stock servers are never asked
+    from _socket import socket
 
 SCHEMA = "sglang-ext/attestation/1"
 LARGEST_ANSWER = 1 << 20  # bytes
@@ -47,9 +47,9 @@ def digest(record: dict[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def peer_pid(connection: socket.socket) -> int:
+def peer_pid(connection: socket) -> int:
     """The process at the other end of a unix socket, as the kernel knows it, in our pid namespace."""
-    from socket import SO_PEERCRED, SOL_SOCKET
+    from _socket import SO_PEERCRED, SOL_SOCKET
 
     size = struct.calcsize("3i")
     pid: int
@@ -75,38 +75,66 @@ def is_record(value: dict[str, Any] | None, pid: int, start_time: int) -> bool:
     )
 
 
-def ask(
-    directory: RunDirectory, pid: int, timeout: float = 1.0, *, inner: int | None = None
-) -> tuple[dict[str, Any] | None, str]:
+class Call(NamedTuple):
+    """A question a worker has been sent. ``connection`` None: it could not be put to it, and ``why`` says why."""
+
+    connection: socket | None
+    deadline: float  # time.monotonic()
+    timeout: float  # seconds
+    why: str
+
+
+def dial(directory: RunDirectory, pid: int, timeout: float = 1.0, *, inner: int | None = None) -> Call:
     """Have worker ``pid`` read its environment again, now; ``inner``: its pid for itself, where that is another.
 
-    Returns ``(answer, "")``, or ``(None, why)`` when nobody answered within ``timeout`` seconds or somebody else did.
+    The answer is for `hear`: many workers are asked at once and answer while the first is heard. ``timeout``: seconds they have.
     """
-    import socket
+    from _socket import AF_UNIX, SOCK_STREAM, socket  # the module socket around it takes 4 ms to import
 
+    deadline = time.monotonic() + timeout
     try:
         handle, path = short_path(directory, socket_name(inner or pid))
     except OSError as error:
-        return None, f"its run directory cannot be opened ({error.strerror})"
+        return Call(None, deadline, timeout, f"its run directory cannot be opened ({error.strerror})")
+    connection = socket(AF_UNIX, SOCK_STREAM)
+    why = ""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout)
-            connection.connect(path)
-            if peer_pid(connection) != pid:
-                return None, f"process {peer_pid(connection)} {IN_ITS_PLACE}"
-            chunks = bytearray()
-            deadline = time.monotonic() + timeout
-            while chunk := connection.recv(65536):
-                chunks += chunk
-                if len(chunks) > LARGEST_ANSWER:
-                    return None, "its answer has no end"
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.settimeout(timeout)
+        connection.connect(path)
+        if (peer := peer_pid(connection)) != pid:
+            why = f"process {peer} {IN_ITS_PLACE}"
     except TimeoutError:
-        return None, f"it did not answer within {timeout:g} s"
+        why = f"it did not answer within {timeout:g} s"
+    except OSError as error:
+        why = f"its socket does not answer ({error.strerror})"
+    finally:
+        os.close(handle)
+    if why:
+        connection.close()
+    return Call(None if why else connection, deadline, timeout, why)
+
+
+def hear(call: Call) -> tuple[dict[str, Any] | None, str]:
+    """``(answer, "")``, or ``(None, why)`` when nobody answered in time or somebody else did. Ends the call."""
+    connection = call.connection
+    if connection is None:
+        return None, call.why
+    chunks = bytearray()
+    try:
+        while True:
+            connection.settimeout(max(call.deadline - time.monotonic(), 0.001))
+            chunk = connection.recv(65536)
+            if not chunk:
+                break
+            chunks += chunk
+            if len(chunks) > LARGEST_ANSWER:
+                return None, "its answer has no end"
+    except TimeoutError:
+        return None, f"it did not answer within {call.timeout:g} s"
     except OSError as error:
         return None, f"its socket does not answer ({error.strerror})"
     finally:
-        os.close(handle)
+        connection.close()
     try:
         answer = json.loads(bytes(chunks))
     except (ValueError, RecursionError):
@@ -114,3 +142,10 @@ def ask(
     if not isinstance(answer, dict) or not isinstance(answer.get("values"), dict):
         return None, "its answer has another shape than ours"
     return answer, ""
+
+
+def ask(
+    directory: RunDirectory, pid: int, timeout: float = 1.0, *, inner: int | None = None
+) -> tuple[dict[str, Any] | None, str]:
+    """`dial` and `hear` in one: of a single worker."""
+    return hear(dial(directory, pid, timeout, inner=inner))

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Collection
 
+from sglang_ext import reasons
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.hide import presentable
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.quick import Any, NamedTuple
-from sglang_ext.reasons import TABLE, severity
+from sglang_ext.run.attestation import Call
 from sglang_ext.run.directory import RunDirectory
 from sglang_ext.run.process import root_of, stat
 from sglang_ext.verify import expected as sizes
@@ -22,11 +23,12 @@ from sglang_ext.verify.effective import Log, read_log
 from sglang_ext.verify.inside import Inside, copies, look_inside, same_to
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
 from sglang_ext.verify.values import NOTHING_READ, Read, of_interest, read_values, weigh
-from sglang_ext.verify.witnesses import Reading, Witnessed, look, read_exec
+from sglang_ext.verify.witnesses import Reading, Witnessed, dial, look, read_exec
 
 SCHEMA = "sglang-ext/verify/1"
 WITNESSES = ("exec", "live", "attested")  # of any process; schedulers have a fourth, effective
 DECIDING = ("scheduler", "rank")  # the roles whose verdict counts
+ANSWERING = ("scheduler", "other")  # the roles that may attest; a worker without its title yet is an "other"
 
 
 class Request:
@@ -81,6 +83,8 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
     check = _Check(contract, request, directory, run, server, expected)
     if fault and not fault.startswith("its processes"):
         check.problem("run_not_believed", f"judged as a server that is not ours: {fault}")
+    asked = [p for p in server.processes if p.role in ANSWERING]
+    check.calls = {p.stat.pid: dial(directory, p.stat.pid) for p in asked}  # they answer while others are looked at
     for process in server.processes:
         check.look_at(process)
     check.count()
@@ -102,6 +106,7 @@ class _Check:
         expected: sizes.Expected,
     ) -> None:
         self.contract, self.request, self.directory, self.run, self.server = contract, request, directory, run, server
+        self.calls: dict[int, Call | None] = {}
         self.problems: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.now: dict[int, tuple[str, dict[str, str]]] = {}  # pid -> label, environment: of those that count
@@ -123,7 +128,7 @@ class _Check:
         grade: str | None = None,
     ) -> None:
         """Note one problem, as grave as its code or ``grade`` says; ``counts`` False: it is a helper's and decides nothing."""
-        grade = (grade or severity(code)) if counts else "note"
+        grade = (grade or reasons.severity(code)) if counts else "note"
         self.problems.append(
             {
                 "code": code,
@@ -131,14 +136,14 @@ class _Check:
                 "worker": worker,
                 "variable": variable,
                 "message": message,
-                "fix": TABLE[code].fix,
+                "fix": reasons.TABLE[code].fix,
             }
         )
 
     def look_at(self, process: Process) -> None:
         pid, started = process.stat.pid, process.stat.start_time
         role, rank = process.role, process.rank
-        seen = look(self.directory, pid, started, ask=role in ("scheduler", "other"))
+        seen = look(self.directory, pid, started, self.calls.get(pid), ask=role in ANSWERING)
         if seen.record is not None and role == "other":
             role = "scheduler"  # not titled yet, but it attests
         if role == "other" and not self.request.all_processes:
@@ -152,7 +157,7 @@ class _Check:
             self.problem("worker_gone", f"{_who(label, pid)} ended while it was being read", pid, counts=counts)
             seen = seen._replace(**{w: getattr(seen, w)._replace(state="gone", values={}) for w in WITNESSES})
         environment = _now(seen)
-        nccl = look_inside(pid)
+        nccl = look_inside(pid, seen.maps)
         beside = Beside(nccl, NO_LOG, NOTHING_READ)
         if role in DECIDING and seen.live.state != "gone":
             beside = Beside(nccl, self._log(process, environment), self._values(pid, label, environment, nccl))
@@ -271,7 +276,7 @@ class _Check:
         if fault is None:
             return []
         self.problem(fault.code, f"{_who(label, process.stat.pid)}{fault.text}", process.stat.pid)
-        return [{"fail": FAIL, "unknown": UNKNOWN}[severity(fault.code)]]
+        return [{"fail": FAIL, "unknown": UNKNOWN}[reasons.severity(fault.code)]]
 
     def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""
@@ -400,7 +405,7 @@ def unseen(code: str, message: str) -> dict[str, Any]:
                 "worker": None,
                 "variable": None,
                 "message": message,
-                "fix": TABLE[code].fix,
+                "fix": reasons.TABLE[code].fix,
             }
         ],
     }

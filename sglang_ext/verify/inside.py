@@ -44,9 +44,9 @@ class Inside:
         }
 
 
-def look_inside(pid: int) -> Inside:
-    """What worker ``pid`` has mapped."""
-    return Inside(library.of_process(pid))
+def look_inside(pid: int, maps: bytes = b"") -> Inside:
+    """What worker ``pid`` has mapped; ``maps``: its memory map, where it has just been read."""
+    return Inside(library.of_process(pid, maps=maps))
 
 
 def same_to(name: str, version: tuple[int, ...] | None) -> Same:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from sglang_ext import reasons
 from sglang_ext.contract.names import is_tuning
 from sglang_ext.quick import Any, NamedTuple
-from sglang_ext.reasons import TABLE
 from sglang_ext.run.attestation import record_name
 from sglang_ext.run.process import started_at
 from sglang_ext.verify.discover import Process, Rank
 from sglang_ext.verify.expected import Expected
 from sglang_ext.verify.witnesses import Reading, Witnessed
 
+MODES = ("overlay", "baked", "in_place")  # ways a patch set gets in (sglang_ext/patchset/plan.py)
 CLOCKS_DIFFER = 2.0  # seconds between the clock a run is dated by and start times counted in ticks
 
 
@@ -51,7 +52,7 @@ def fault_of(seen: Witnessed, process: Process, run: dict[str, Any] | None, cont
         return Fault("wrong_copy", f": {what}")
     # Where the run only warns, ranks that did not agree serve all the same; on other nodes only they saw it.
     agreement = part(part(seen.record, "ready"), "agreement")
-    if agreement.get("code") in TABLE:
+    if agreement.get("code") is not None and agreement["code"] in reasons.TABLE:
         return Fault(agreement["code"], f" when it was built: {agreement.get('message')}")
     return None
 
@@ -85,8 +86,10 @@ def accepted(run: dict[str, Any] | None) -> list[str]:
 def hook_of(record: dict[str, Any] | None) -> dict[str, Any]:
     """The "hook" object of a report."""
     hook = part(record, "hook")
-    mode = hook.get("mode") if hook.get("mode") in ("overlay", "baked") else "none"
-    return {"active": mode != "none", "patchset": hook.get("patchset"), "mode": mode}
+    mode = hook.get("mode") if hook.get("mode") in MODES else "none"
+    local = hook.get("local")
+    names = [str(name) for name in local] if isinstance(local, list) else []
+    return {"active": mode != "none", "patchset": hook.get("patchset"), "mode": mode, "local": names}
 
 
 def found_at_entry(record: dict[str, Any] | None, name: str) -> Reading | None:

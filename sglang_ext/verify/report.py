@@ -105,6 +105,8 @@ def closing(report: dict[str, Any]) -> str:
         what += "; a server not of ours: seen now, what NCCL read at its start was not witnessed"
     elif deciding:
         what += f"; hook {'/'.join(hooks)}"
+        local = dict.fromkeys(name for w in deciding for name in w["hook"].get("local", ()))
+        what += f", local patches {', '.join(local)}" if local else ""
     return what
 
 

@@ -14,7 +14,7 @@ from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.run import attestation
 from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.run.process import inner_pid
-from sglang_ext.verify.live import read_live
+from sglang_ext.verify.live import LiveEnviron, read_live
 
 VALUE, ABSENT = "value", "absent"
 SAYS = (VALUE, ABSENT)
@@ -60,6 +60,7 @@ class Witnessed(NamedTuple):
     attested: Block  # the worker's answer, now
     record: dict[str, Any] | None  # its stored attestation
     record_fault: str  # why a stored record is there and not believed
+    maps: bytes = b""  # its memory map, where it was read
 
 
 def parse_exec(raw: bytes) -> Block:
@@ -106,7 +107,10 @@ def _why(error: OSError, pid: int) -> tuple[str, dict[str, str], str]:
 
 def read_now(pid: int) -> Block:
     """The live environment of ``pid``."""
-    found = read_live(pid)
+    return _block(pid, read_live(pid))
+
+
+def _block(pid: int, found: LiveEnviron) -> Block:
     if found.state == "denied":
         return Block("denied", {}, f"reading its memory is not permitted: {_hindrance(pid)}")
     return Block(found.state, found.values, found.detail)
@@ -138,18 +142,13 @@ def read_record(directory: RunDirectory | None, pid: int, start_time: int) -> tu
     return record, ""
 
 
-def read_attested(directory: RunDirectory | None, pid: int, record: dict[str, Any] | None) -> Block:
-    """Ask the worker to read its own environment again."""
-    return hear(directory, pid, record)[0]
-
-
-def hear(
-    directory: RunDirectory | None, pid: int, record: dict[str, Any] | None
-) -> tuple[Block, dict[str, Any] | None]:
-    """As `read_attested`, and the worker's whole answer."""
-    if directory is None or record is None:
+def hear(call: attestation.Call | None, record: dict[str, Any] | None) -> tuple[Block, dict[str, Any] | None]:
+    """What the worker itself answers, and its whole answer."""
+    if call is None or record is None:
+        if call is not None and call.connection is not None:
+            call.connection.close()
         return Block("unavailable", {}, "the worker attests nothing: it is not of a run of ours"), None
-    answer, why = attestation.ask(directory, pid, inner=record.get("pid"))
+    answer, why = attestation.hear(call)
     if answer is None:
         return Block("not_read", {}, why), None
     values = {str(name): str(value) for name, value in answer["values"].items() if value is not None}
@@ -161,26 +160,34 @@ def is_told(record: dict[str, Any], answer: dict[str, Any] | None) -> bool:
     return answer is None or answer.get("record") in (None, attestation.digest(record))
 
 
-def look(directory: RunDirectory | None, pid: int, start_time: int, *, ask: bool = True) -> Witnessed:
-    """Hear every witness of one worker; ``ask`` False leaves the worker itself alone (helpers do not answer)."""
+def dial(directory: RunDirectory | None, pid: int) -> attestation.Call | None:
+    """Have a worker of ours read its environment again; None where nobody is to be asked."""
+    return None if directory is None else attestation.dial(directory, pid, inner=inner_pid(pid))
+
+
+def look(
+    directory: RunDirectory | None, pid: int, start_time: int, call: attestation.Call | None, *, ask: bool = True
+) -> Witnessed:
+    """Hear every witness of one worker, which was asked by `dial`. ``ask`` False: a helper, which does not answer."""
     own = inner_pid(pid) if directory is not None else pid  # its files are named by what it calls itself
     record, fault = read_record(directory, own, start_time)
     attested, answer = Block("unavailable", {}, "helpers attest nothing"), None
-    started, live = read_exec(pid), read_now(pid)
+    started, found = read_exec(pid), read_live(pid)
     if ask:
-        attested, answer = hear(directory, pid, record)
+        attested, answer = hear(call, record)
     if record is not None and not is_told(record, answer):
         record, fault = read_record(directory, own, start_time)  # it may have attested again meanwhile
         if record is not None and not is_told(record, answer):
-            found, told = attestation.digest(record), str((answer or {}).get("record"))
+            stored, told = attestation.digest(record), str((answer or {}).get("record"))
             record = None
             fault = (
                 f"{attestation.record_name(own)} is not what this worker says it stored: expected sha256 {told[:12]}, found "
-                f"{found[:12]}; somebody edited it"
+                f"{stored[:12]}; somebody edited it"
             )
     if attestation.IN_ITS_PLACE in attested.detail:
         record, fault = (
             None,
             f"{attestation.socket_name(own)}: expected the worker itself, found that {attested.detail}",
         )
-    return Witnessed(exec=started, live=live, attested=attested, record=record, record_fault=fault)
+    live = _block(pid, found)
+    return Witnessed(exec=started, live=live, attested=attested, record=record, record_fault=fault, maps=found.maps)

@@ -226,7 +226,7 @@ def test_json_has_the_keys_users_script_against() -> None:
     assert worker["pid"] == started.pid and worker["start_time"] == started.start_time
     assert worker.keys() >= {"role", "title", "rank", "verdict", "hook", "variables", "extras"}
     assert worker["rank"].keys() == {"node", "dp", "pp", "tp"} and worker["role"] == "other"
-    assert worker["hook"] == {"active": False, "patchset": None, "mode": "none"}
+    assert worker["hook"] == {"active": False, "patchset": None, "mode": "none", "local": []}
     assert worker["extras"] == {"NCCL_DEBUG": "INFO"}
     seen = worker["variables"]["NCCL_PROTO"]
     assert seen.keys() >= {"verdict", "reason", "witnesses"} and seen["verdict"] == "FAIL"
@@ -479,7 +479,7 @@ def test_a_run_of_ours_passes_by_its_own_contract(tmp_path: Path) -> None:
     assert carried is not None and carried.path == directory.path
     (worker,) = found["workers"]
     assert (worker["role"], worker["label"], worker["rank"]["node"]) == ("scheduler", "TP0", 0)
-    assert worker["hook"] == {"active": True, "patchset": "d" * 64, "mode": "overlay"}
+    assert worker["hook"] == {"active": True, "patchset": "d" * 64, "mode": "overlay", "local": []}
     assert {w: v["value"] for w, v in worker["variables"]["NCCL_PROTO"]["witnesses"].items()} == {
         "exec": "LL",
         "live": "LL",

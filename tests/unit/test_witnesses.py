@@ -22,7 +22,7 @@ from sglang_ext.delivery.context import new_run
 from sglang_ext.run import attestation
 from sglang_ext.run.directory import RunDirectory
 from sglang_ext.run.process import stat
-from sglang_ext.verify.witnesses import Block, look, parse_exec, read_attested, read_exec, read_now, read_record
+from sglang_ext.verify.witnesses import Block, dial, hear, look, parse_exec, read_exec, read_now, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -326,7 +326,7 @@ def test_a_worker_answers_with_what_getenv_gives_now(tmp_path: Path) -> None:
         tell(process, "environ NCCL_P2P_DISABLE 1")
         tell(process, "unsetenv NCCL_ALGO")
         tell(process, "setenv NCCL_DEBUG INFO")
-        seen = look(directory, process.pid, started.start_time)
+        seen = look(directory, process.pid, started.start_time, dial(directory, process.pid))
     assert seen.attested.values == {"MY_KNOB": "1", "NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL"}
     assert {n: seen.live.values.get(n) for n in ("NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_ALGO", "NCCL_DEBUG")} == {
         "NCCL_PROTO": "LL",
@@ -343,7 +343,7 @@ def test_a_worker_speaks_for_the_names_it_was_asked_for_only(tmp_path: Path) -> 
     with child(WORKER, directory.path, env={"MY_KNOB": "1", "OTHER_KNOB": "2"}) as process:
         started = stat(process.pid)
         assert started is not None
-        seen = look(directory, process.pid, started.start_time)
+        seen = look(directory, process.pid, started.start_time, dial(directory, process.pid))
     assert seen.attested.reading("MY_KNOB").value == "1"  # of the run's contract
     assert seen.attested.reading("NCCL_P2P_DISABLE").state == "absent"  # of the run's contract
     assert seen.attested.reading("NCCL_ALGO").state == "absent"  # every tuning variable is told
@@ -494,8 +494,10 @@ def test_nobody_listens(tmp_path: Path) -> None:
 def test_without_a_record_nobody_is_asked(tmp_path: Path) -> None:
     directory = run_directory(tmp_path)
     with listening(directory, os.getpid(), lambda connection: connection.sendall(GOOD)):
-        assert read_attested(directory, os.getpid(), None).state == "unavailable"
-        assert read_attested(None, os.getpid(), record_of_us()).state == "unavailable"
-        helper = look(directory, os.getpid(), 0, ask=False).attested
+        assert hear(dial(directory, os.getpid()), None)[0].state == "unavailable"
+    os.unlink(directory.file(attestation.socket_name(os.getpid())))
+    with listening(directory, os.getpid(), lambda connection: connection.sendall(GOOD)):
+        assert dial(None, os.getpid()) is None and hear(None, record_of_us())[0].state == "unavailable"
+        helper = look(directory, os.getpid(), 0, None, ask=False).attested
         assert helper == Block("unavailable", {}, "helpers attest nothing")
-        assert read_attested(directory, os.getpid(), record_of_us()).values == {"NCCL_PROTO": "LL"}
+        assert hear(dial(directory, os.getpid()), record_of_us())[0].values == {"NCCL_PROTO": "LL"}
