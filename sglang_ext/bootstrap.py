@@ -11,12 +11,16 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 SWITCH = "SGLANG_EXT"  # 0: off; require: an unpatchable import is an error
 MARK = "_sglang_ext"  # finders are known by this attribute: two copies of a module have two classes
 
 
 class Status:
-    """What became of the hook in this process: ``mode`` overlay, baked or none, and why."""
+    """What became of the hook in this process: ``mode`` overlay, baked, in_place or none, and why."""
 
     def __init__(self) -> None:
         self.mode = "none"
@@ -25,6 +29,7 @@ class Status:
         self.release: str | None = None
         self.files: dict[str, str] = {}
         self.hashes: dict[str, str] = {}
+        self.local: tuple[str, ...] = ()  # the user's own patches that are in
 
 
 STATUS = Status()
@@ -45,6 +50,32 @@ def switched_off() -> bool:
 def module_name(target: str) -> str:
     """``sglang/srt/models/deepseek_v2.py`` -> ``sglang.srt.models.deepseek_v2``; an ``__init__.py`` is its package."""
     return target[: -len(".py")].replace("/", ".").removesuffix(".__init__")
+
+
+class Checked(SourceFileLoader):
+    """Loads a patched copy, and hashes the very bytes that run: whatever was believed of them when they were found."""
+
+    def __init__(self, name: str, path: str, expected: str) -> None:
+        super().__init__(name, path)
+        self.expected = expected
+
+    def get_data(self, path: str) -> bytes:
+        """Python asks for the source too where it has bytecode, which is checked against it (PEP 552)."""
+        data = super().get_data(path)
+        if path == self.path:
+            from sglang_ext.patchset.installed import sha256_of
+
+            found = sha256_of(data)
+            if found != self.expected:
+                raise ImportError(
+                    f"sglang-ext: overlay_tampered: overlay file {path} is not what was written: sha256 {found[:12]}, expected "
+                    f"{self.expected[:12]}; remove its overlay folder and start again",
+                    name=self.name,
+                )
+        return data
+
+    def set_data(self, path: str, data: ReadableBuffer, *, _mode: int = 0o666) -> None:
+        """Bytecode of copies is ours to write, or nobody's: by its dates it would be believed without the source."""
 
 
 class TargetFinder:
@@ -79,29 +110,54 @@ class TargetFinder:
             return None
         from importlib.util import spec_from_file_location
 
+        loader = Checked(name, copy, STATUS.hashes[wanted])
         if wanted not in self.local:
-            return spec_from_file_location(name, copy)
+            return spec_from_file_location(name, copy, loader=loader)
         return spec_from_file_location(
             name,
             stock.origin,
-            loader=SourceFileLoader(name, copy),
+            loader=loader,
             submodule_search_locations=stock.submodule_search_locations,
         )
 
     def _prepare(self, root: str) -> None:
-        from sglang_ext.patchset.overlay import OverlayError, prepare
+        self.failed = _look(root)
+        if self.failed is not None and not demanded():
+            sys.stderr.write(f"sglang-ext: running stock, unpatched: {self.failed} (SGLANG_EXT=0 silences this)\n")
 
-        try:
-            prepared = prepare(root)
-        # ValueError: a patch or lock that cannot be read or applied
-        except (OverlayError, OSError, ValueError) as error:
-            self.failed = STATUS.why = f"{getattr(error, 'code', 'patch_set_broken')}: {error}"
-            if not demanded():
-                sys.stderr.write(f"sglang-ext: running stock, unpatched: {self.failed} (SGLANG_EXT=0 silences this)\n")
-            return
-        STATUS.mode, STATUS.why = prepared.mode, ""
-        STATUS.digest, STATUS.release = prepared.digest, prepared.release
-        STATUS.files, STATUS.hashes = prepared.files, prepared.hashes
+
+def _look(root: str, *, hook: bool = True) -> str | None:
+    """Fill `STATUS` for the sglang in ``root``; why that cannot be, or None."""
+    from sglang_ext.patchset.overlay import OverlayError, prepare
+
+    try:
+        prepared = prepare(root)
+    # ValueError: a patch or lock that cannot be read or applied
+    except (OverlayError, OSError, ValueError) as error:
+        STATUS.why = f"{getattr(error, 'code', 'patch_set_broken')}: {error}"
+        return STATUS.why
+    if prepared.files and not hook:
+        STATUS.why = "hook_not_armed: these patches are delivered by the import hook, which is not armed in this Python"
+        return STATUS.why
+    STATUS.mode, STATUS.why = prepared.mode, ""
+    STATUS.digest, STATUS.release = prepared.digest, prepared.release
+    STATUS.files, STATUS.hashes, STATUS.local = prepared.files, prepared.hashes, prepared.local
+    return None
+
+
+def without_hook() -> None:
+    """Called by the seams, which only patched files import: where no hook is armed (an image that cannot have one, whose tree
+    was patched in place or baked), what it would have found is found now. Idempotent."""
+    if STATUS.mode != "none" or switched_off() or any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
+        return
+    where = getattr(sys.modules.get("sglang"), "__file__", None)
+    if where is not None:
+        _note_shell()
+        _look(os.path.dirname(os.path.dirname(os.path.abspath(where))), hook=False)
+
+
+def _note_shell() -> None:
+    SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
 
 
 def first_import() -> None:
@@ -111,7 +167,7 @@ def first_import() -> None:
     or the walk would pass over whoever stands behind us. Raises ImportError only where a patched import is demanded.
     """
     if not any(getattr(f, MARK, None) == "targets" for f in sys.meta_path):
-        SHELL.update((name, value) for name, value in os.environ.items() if name.startswith("NCCL_"))
+        _note_shell()
         finder = TargetFinder(*_targets())
         sys.meta_path[:] = [finder, *(f for f in sys.meta_path if getattr(f, MARK, None) != "first")]
 

@@ -86,7 +86,10 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
             say(note)
         host, port = preflight.address(arguments)
         preflight.check_port(host, port)
-        prepared = preflight.check_upstream()
+        root = preflight.upstream_root()
+        prepared = preflight.check_upstream(root)
+        if replaced := preflight.was_replaced(root, prepared.mode):
+            say(f"upstream_replaced: {replaced}")
         preflight.check_arguments(contract, arguments, prepared.release)
         context = new_run(
             contract,

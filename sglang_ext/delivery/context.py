@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sglang_ext import bootstrap
@@ -162,6 +162,24 @@ def _started_by(owner: Identity) -> bool:
 
 
 _current: Context | None = None
+_received: str | None = None
+
+
+class Carried(str):
+    """A run directory on its way to a worker. The process that unpickles it remembers it: upstream may make a new object of the
+    arguments' fields alone there (`dataclasses.replace` in Ray actors of sglang 0.5.10-0.5.18, ray/scheduler_actor.py)."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[[str], str], tuple[str]]:
+        return received, (str(self),)
+
+
+def received(path: str) -> str:
+    """Called by pickle in the process that a `Carried` arrives in."""
+    global _received
+    _received = path
+    return Carried(path)
 
 
 def current(carried: str | None = None) -> Context | None:
@@ -172,7 +190,7 @@ def current(carried: str | None = None) -> Context | None:
     """
     global _current
     if _current is None:
-        path = carried or os.environ.get(runs.RUN_DIR)
+        path = carried or _received or os.environ.get(runs.RUN_DIR)
         if path:
             _current = open_run(path)
     return _current

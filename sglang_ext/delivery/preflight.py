@@ -6,8 +6,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sglang_ext import bootstrap
@@ -16,7 +15,8 @@ from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.contract.profile import Profile
 from sglang_ext.delivery.options import value_of
-from sglang_ext.patchset import overlay
+from sglang_ext.patchset import former, origin, overlay
+from sglang_ext.patchset.installed import stated_version
 from sglang_ext.patchset.model import PatchError
 
 UPSTREAM_PORT, UPSTREAM_HOST = "30000", "127.0.0.1"  # sglang 0.5.23 ServerArgs.port and .host
@@ -30,7 +30,15 @@ class Refused(Exception):
         self.code = code
 
 
-def check_hook(finders: Sequence[object], flags: Any) -> None:
+def needs_hook() -> bool:
+    """Must the import hook be at work in the server? Not where the files themselves are patched, in place or by a wheel."""
+    try:
+        return overlay.plan(upstream_root(), overlay.patches_folder()).mode not in former.KEPT
+    except (Refused, overlay.OverlayError, PatchError):
+        return True
+
+
+def check_hook(finders: Sequence[object], flags: Any, needed: Callable[[], bool] = needs_hook) -> None:
     """Will a Python started like this one arm the hook? This one was: it shows.
 
     ``finders`` is sys.meta_path, ``flags`` sys.flags; both passed in so that the rule can be tried.
@@ -41,7 +49,7 @@ def check_hook(finders: Sequence[object], flags: Any) -> None:
             "SGLANG_EXT=0 switches the hook off, so nothing would be delivered or proven; unset it, or start "
             "python -m sglang.launch_server for plain SGLang",
         )
-    if any(hasattr(finder, bootstrap.MARK) for finder in finders):
+    if any(hasattr(finder, bootstrap.MARK) for finder in finders) or not needed():
         return
     if flags.no_site:
         why, fix = "Python runs with -S, which skips site-packages' .pth files and sitecustomize", "drop -S"
@@ -72,22 +80,91 @@ def hides_ours(module: object, path: str) -> str | None:
     return None if any(os.path.dirname(os.path.abspath(file)) == os.path.abspath(entry) for entry in ours) else file
 
 
-def check_upstream() -> overlay.Prepared:
-    """Is the sglang that would be imported one we can patch? Its overlay is made here, once, not by eight workers."""
-    spec = PathFinder.find_spec("sglang")
-    if spec is None or spec.origin is None:
+def start_up_path() -> list[str]:
+    """sys.path as this Python's start left it, without the folder of the script or module that runs."""
+    return list(sys.path if getattr(sys.flags, "safe_path", False) else sys.path[1:])
+
+
+def working_folder() -> str | None:
+    """The folder ``python -m sglang.launch_server`` looks in first: the one it is started in, unless -P or -I is handed on.
+
+    Our own first entry may be another one: the console script's is the folder of the script.
+    """
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # somebody has removed it
+
+
+def find_upstream(path: Sequence[str], cwd: str | None) -> str:
+    """The folder whose sglang the server will import, where it is the installed one and nobody else's.
+
+    ``path`` is a sys.path, ``cwd`` the folder before it. Raises Refused.
+    """
+    root = origin.first_root([*([cwd] if cwd else []), *path])
+    if root is None:
         raise Refused(
             "sglang_missing",
             f"no sglang can be imported by {sys.executable}; run: {sys.executable} -m pip install sglang-ext",
         )
+    away = origin.hidden(root, path)
+    if away is not None:
+        here = cwd is not None and os.path.realpath(root) == os.path.realpath(cwd)
+        how, fix = (
+            ("as it is started in this folder", "start it in another one")
+            if here
+            else ("which comes first on sys.path", f"take {root} off PYTHONPATH")
+        )
+        raise Refused(
+            "upstream_shadowed",
+            f"the server would import {os.path.join(root, 'sglang')}, {how}, and not the installed {origin.described(away)} "
+            f"in {os.path.dirname(away)}; {fix}",
+        )
+    both = origin.rivals(root)
+    if both is not None:
+        claims, file = both
+        names = " ".join(dict.fromkeys(claim.split()[0] for claim in claims))
+        raise Refused(
+            "upstream_two_owners",
+            f"expected the sglang package in {root} to belong to one distribution, found {file} installed by "
+            f"{' and '.join(claims)}: which files are there depends on their order; pip uninstall {names}, then install the one "
+            "you want",
+        )
+    return root
+
+
+def upstream_root() -> str:
+    """The folder whose sglang a server of this process will import. Raises Refused."""
+    return find_upstream(start_up_path(), working_folder())
+
+
+def check_upstream(root: str | None = None) -> overlay.Prepared:
+    """Is the sglang that would be imported one we can patch? Its overlay is made here, once, not by eight workers."""
     try:
-        return overlay.prepare(os.path.dirname(os.path.dirname(spec.origin)))
+        prepared = overlay.prepare(root or upstream_root())
     except overlay.OverlayError as error:
         raise Refused(error.code, str(error)) from None
     except PatchError as error:
         raise Refused(
             "patch_set_broken", f"{error} Or run: pip install --force-reinstall --no-deps sglang-ext"
         ) from None
+    if other := former.differs(prepared.mode):
+        raise Refused("mode_differs", other)
+    return prepared
+
+
+def was_replaced(root: str, mode: str) -> str | None:
+    """Has stock come over a baked or patched tree since the last launch? What there is now is kept for the next one."""
+    try:
+        base = overlay.cache_base()
+    except overlay.OverlayError:
+        return None
+    version = stated_version(root)
+    told = former.replaced(base, root, mode, version)
+    former.note(base, root, mode, version)
+    return told
 
 
 def check_arguments(contract: Contract, argv: Sequence[str], release: str | None = None) -> None:

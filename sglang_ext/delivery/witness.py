@@ -67,7 +67,13 @@ class Witness:
     @staticmethod
     def _hook() -> dict[str, Any]:
         status = bootstrap.STATUS
-        return {"mode": status.mode, "why": status.why, "patchset": status.digest, "imported": status.hashes}
+        return {
+            "mode": status.mode,
+            "why": status.why,
+            "patchset": status.digest,
+            "local": list(status.local),
+            "imported": status.hashes,
+        }
 
     def entered(self, found: dict[str, str | None], repaired: list[str]) -> None:
         """First line: what was found before anything was touched, and what was repaired then."""

@@ -5,27 +5,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sglang_ext.doctor.here import Here
-from sglang_ext.doctor.result import UNKNOWN, Result
+from sglang_ext.doctor.result import FAIL, NOTE, UNKNOWN, Result
 
+PATCHED = "nothing to mend, as the files of sglang are patched themselves"
 LONGEST = 200  # characters of an exception's message
 
 
 class Check(NamedTuple):
     """``where``: module of this room and function, imported only when it is run: half an installation can be examined too.
-    ``decides``: whether its UNKNOWN matters, which makes the exit status 3.
+    ``decides``: whether its UNKNOWN matters, which makes the exit status 3. ``hook``: whether it fails for want of the import
+    hook alone, which a tree that is patched itself does without.
     """
 
     name: str
     where: str
     decides: bool = True
+    hook: bool = False
 
 
 CHECKS = (
     Check("interpreter.version", "interpreter.check_version"),
-    Check("interpreter.flags", "interpreter.check_flags"),
-    Check("interpreter.hook", "interpreter.check_hook"),
+    Check("interpreter.flags", "interpreter.check_flags", hook=True),
+    Check("interpreter.hook", "interpreter.check_hook", hook=True),
     Check("interpreter.child", "interpreter.check_child"),
-    Check("startup.sitecustomize", "startup.check_sitecustomize"),
+    Check("startup.sitecustomize", "startup.check_sitecustomize", hook=True),
     Check("startup.usercustomize", "startup.check_usercustomize"),
     Check("startup.pth", "startup.check_pth"),
     Check("startup.start", "startup.check_start"),
@@ -37,6 +40,8 @@ CHECKS = (
     Check("packages.owners", "packages.check_owners"),
     Check("packages.duplicates", "packages.check_duplicates"),
     Check("upstream.files", "upstream.check_files"),
+    Check("upstream.mode", "upstream.check_mode"),
+    Check("upstream.local", "upstream.check_local"),
     Check("upstream.overlay", "upstream.check_overlay"),
     Check("upstream.runs", "upstream.check_run_place"),
     Check("nccl.library", "nccl_setup.check_library"),
@@ -69,6 +74,14 @@ def run(check: Check, here: Here) -> list[Result]:
         found.append(
             Result(UNKNOWN, message, "mend what it names; report it where that is no fault of this environment")
         )
+    if check.hook and any(one.state == FAIL for one in found):
+        from sglang_ext.doctor.upstream import needs_hook
+
+        if not needs_hook(here):
+            found = [
+                one if one.state != FAIL else one._replace(state=NOTE, message=f"{one.message}; {PATCHED}")
+                for one in found
+            ]
     return found or [Result(UNKNOWN, "this check said nothing", "report it")]
 
 

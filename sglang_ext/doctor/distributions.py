@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sglang_ext.patchset.origin import editable_home
+
 
 class Distribution(NamedTuple):
     """One metadata folder. ``name`` is normalised: lower case, dashes (PyPA, name normalization)."""
@@ -23,11 +25,6 @@ class Distribution(NamedTuple):
         except OSError:
             return b""
 
-    def owns(self, *prefixes: str) -> bool:
-        """Does its RECORD list a file whose path starts like one of these?"""
-        record = b"\n" + self.read("RECORD")
-        return any(b"\n" + prefix.encode() in record for prefix in prefixes)
-
     def headers(self, name: str) -> list[str]:
         """The values of one header of METADATA, which is a mail header: a blank line ends it."""
         top = self.read("METADATA").partition(b"\n\n")[0].decode("utf-8", "replace")
@@ -37,13 +34,7 @@ class Distribution(NamedTuple):
     @property
     def editable_from(self) -> str | None:
         """Where an editable install points to (PEP 610, direct_url.json), or None."""
-        import json
-
-        try:
-            origin = json.loads(self.read("direct_url.json") or b"{}")
-            return str(origin["url"]).removeprefix("file://") if origin["dir_info"]["editable"] is True else None
-        except (ValueError, KeyError, TypeError):
-            return None
+        return editable_home(self.folder)
 
 
 def normal(name: str) -> str:

@@ -84,6 +84,8 @@ def check_child(here: Here) -> Iterator[Result]:
     """Start one and ask it. Workers are started with the same flags (multiprocessing.spawn hands them on)."""
     import subprocess
 
+    from sglang_ext.doctor.upstream import needs_hook
+
     # Somewhere else, as a worker may be: a relative entry of PYTHONPATH is lost there.
     command = [here.executable, *here.switches, "-c", COUNT]
     try:
@@ -113,7 +115,11 @@ def check_child(here: Here) -> Iterator[Result]:
             if relative
             else "see the checks on flags, .pth files and sitecustomize"
         )
-        yield Result(FAIL, message, fix)
+        yield (
+            Result(FAIL, message, fix)
+            if needs_hook(here)
+            else Result(NOTE, f"{message}; the files are patched themselves")
+        )
     else:
         yield Result(
             OK, "a Python started like this one, from another folder, has the import hook armed: so will every worker"

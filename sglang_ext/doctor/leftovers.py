@@ -171,10 +171,10 @@ def check_overlays(here: Here) -> Iterator[Result]:
         yield Result(UNKNOWN, str(error))
         return
     try:
-        found = upstream.files(here)
+        found = upstream.planned(here)
     except overlay.OverlayError:
         found = None
-    current = upstream.key(found) if found and found.kind == "pristine" else ""
+    current = found.key if found else ""
     old = [folder for folder in upstream.overlays(base) if os.path.basename(folder) != current]
     if not old:
         yield Result(OK, "no patched copies of other releases or patch sets are kept")

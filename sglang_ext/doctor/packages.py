@@ -10,12 +10,9 @@ from sglang_ext.doctor.here import Here
 from sglang_ext.doctor.pins import parse, rejects
 from sglang_ext.doctor.result import FAIL, NOTE, OK, WARN, Result, listed
 from sglang_ext.doctor.upstream import lock
+from sglang_ext.patchset import origin
 
-# Where two distributions would overwrite each other's files: what it is called, and the prefixes of their paths in RECORD.
-SHARED = (
-    ("the sglang package", ("sglang/",)),
-    ("the sglang_ext package", ("sglang_ext/",)),
-)
+SHARED = ("sglang", "sglang_ext")  # packages that two distributions may install over each other
 
 
 def check_sglang(here: Here) -> Iterator[Result]:
@@ -100,15 +97,22 @@ def check_pins(here: Here) -> Iterator[Result]:
 
 def check_owners(here: Here) -> Iterator[Result]:
     """Two distributions that install the same file: the last one installed wins, and the metadata of the other is wrong."""
-    found = distributions(here.path)
     clean = True
-    for what, prefixes in SHARED:
-        owners = [one for one in found if one.owns(*prefixes)]
-        if len({one.name for one in owners if one.place == owners[0].place}) > 1:
+    for place in dict.fromkeys(one.place for one in distributions(here.path)):
+        for package in SHARED:
+            both = origin.rivals(place, package)
+            if both is None:
+                continue
             clean = False
-            names = [f"{one.name} {one.version}" for one in owners]
-            fix = f"pip uninstall {' '.join(one.name for one in owners)}, then install the one you want again"
-            yield Result(FAIL, f"{listed(names)} both install {what}: which files are there depends on the order", fix)
+            names, file = both
+            mine = " ".join(dict.fromkeys(name.split()[0] for name in names))
+            fix = f"pip uninstall {mine}, then install the one you want again"
+            yield Result(
+                FAIL,
+                f"{listed(names)} both install the {package} package: which files are there depends on the order",
+                fix,
+                (file,),
+            )
     if clean:
         yield Result(OK, "no two distributions install the same sglang or sglang_ext package")
 
@@ -137,23 +141,17 @@ def check_shadow(here: Here) -> Iterator[Result]:
     if not copies:
         yield Result(NOTE, "there is no sglang that could be hidden")
         return
-    installed = named(distributions(here.path), "sglang")
-    places = {os.path.realpath(one.place) for one in installed}
-    home = next((one.editable_from for one in installed if one.editable_from), None)
-    place = os.path.realpath(os.path.dirname(copies[0]))
-    if (
-        not installed
-        or place in places
-        or (home and os.path.commonpath([os.path.realpath(home), place]) == os.path.realpath(home))
-    ):
-        others = tuple(f"{copy} (hidden)" for copy in copies[1:])
+    place = os.path.dirname(copies[0])
+    away = origin.hidden(place, here.path)
+    others = tuple(f"{copy} (hidden)" for copy in copies[1:])
+    if away is None:
         yield Result(OK, f"sglang would be imported from {copies[0]}", seen=others)
         return
-    in_cwd = here.cwd is not None and place == os.path.realpath(here.cwd)
+    in_cwd = here.cwd is not None and os.path.realpath(place) == os.path.realpath(here.cwd)
     how = "as a server is started here" if in_cwd else "as it comes first on sys.path"
-    fix = "start in another folder" if in_cwd else f"take {os.path.dirname(copies[0])} off PYTHONPATH"
-    message = f"sglang would be imported from {copies[0]}, {how}; sglang {installed[0].version} in {installed[0].place} is hidden"
-    yield Result(FAIL, message, fix, tuple(f"{copy} (hidden)" for copy in copies[1:]))
+    fix = "start in another folder" if in_cwd else f"take {place} off PYTHONPATH"
+    hidden = f"{origin.described(away)} in {os.path.dirname(away)} is hidden"
+    yield Result(FAIL, f"sglang would be imported from {copies[0]}, {how}; {hidden}", fix, others)
 
 
 def check_editable(here: Here) -> Iterator[Result]:
@@ -162,9 +160,9 @@ def check_editable(here: Here) -> Iterator[Result]:
     editable = [
         (one, one.editable_from) for name in ("sglang", "sglang-ext") for one in named(found, name) if one.editable_from
     ]
-    for one, origin in editable:
+    for one, home in editable:
         yield Result(
-            NOTE, f"{one.name} {one.version} is an editable install of {origin}: its files can change at any time"
+            NOTE, f"{one.name} {one.version} is an editable install of {home}: its files can change at any time"
         )
     if not editable:
         yield Result(OK, "neither sglang nor sglang-ext is an editable install")

@@ -1,23 +1,32 @@
-"""The files that are patched, and where their patched copies are kept: known by hash, by the patch set's own functions."""
+"""The files that are patched, how, and where their copies are kept: by the functions that the launcher and the hook use."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat as stat_bits
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sglang_ext.doctor.distributions import distributions, named, packages_of
 from sglang_ext.doctor.here import Here
-from sglang_ext.doctor.result import FAIL, NOTE, OK, WARN, Result, from_sentence
-from sglang_ext.patchset import overlay
+from sglang_ext.doctor.result import FAIL, NOTE, OK, WARN, Result, from_sentence, listed
+from sglang_ext.patchset import copies, former, overlay
+from sglang_ext.patchset.installed import stated_version
+from sglang_ext.patchset.local import local_files, local_folder, short
 from sglang_ext.patchset.lock import load_lock
+from sglang_ext.patchset.model import PatchError
+from sglang_ext.patchset.plan import BAKED, IN_PLACE, OVERLAY
 
 if TYPE_CHECKING:
-    from sglang_ext.patchset.lock import Lock, Release
+    from sglang_ext.patchset.lock import Lock
+    from sglang_ext.patchset.plan import Plan
 
 ROOM = 16 << 20  # bytes; an overlay with its bytecode is some 2 MiB
+LOCAL = "local_patch"  # the codes of what is wrong with a local patch begin so
+WHAT = {
+    OVERLAY: "as released, to be patched on import",
+    BAKED: "patched already (a baked build)",
+    IN_PLACE: "patched in place by `patches apply`",
+}
 
 
 def lock() -> Lock:
@@ -25,47 +34,93 @@ def lock() -> Lock:
     return load_lock(os.path.join(overlay.patches_folder(), "upstream.toml"))
 
 
-class Files(NamedTuple):
-    """The target files of the sglang that would be imported."""
-
-    kind: str  # pristine or patched
-    release: Release
-    hashes: dict[str, str]
+def root_of(here: Here) -> str | None:
+    """The folder whose sglang a server would import."""
+    copies_there = packages_of(here.child_path, "sglang")
+    return os.path.dirname(copies_there[0]) if copies_there else None
 
 
-def files(here: Here) -> Files | None:
-    """None where no sglang would be imported. Raises OverlayError where they are neither."""
-    copies = packages_of(here.child_path, "sglang")
-    return Files(*overlay.identify(os.path.dirname(copies[0]), lock())) if copies else None
+def planned(here: Here) -> Plan | None:
+    """What the launcher and the hook will make of that sglang, by their own function; None where there is none.
+
+    Raises OverlayError and PatchError as they would.
+    """
+    root = root_of(here)
+    return None if root is None else overlay.plan(root, overlay.patches_folder())
+
+
+def needs_hook(here: Here) -> bool:
+    """Must the import hook be armed? Not where the files themselves are patched."""
+    try:
+        found = planned(here)
+    except (overlay.OverlayError, PatchError):
+        return True
+    return found is None or found.mode not in former.KEPT
 
 
 def check_files(here: Here) -> Iterator[Result]:
     """Pristine, patched, half patched, changed by hand, or another release."""
-    try:
-        found = files(here)
-    except overlay.OverlayError as error:
-        yield from_sentence(FAIL, str(error))
-        return
-    if found is None:
+    root = root_of(here)
+    if root is None:
         yield Result(NOTE, "there is no sglang whose files could be compared")
         return
-    what = "as released, to be patched on import" if found.kind == "pristine" else "patched already (a baked build)"
-    seen = tuple(f"{target} {sha256[:12]}" for target, sha256 in found.hashes.items())
-    yield Result(OK, f"{len(found.hashes)} target files are those of sglang {found.release.version}, {what}", seen=seen)
+    try:
+        found = overlay.plan(root, overlay.patches_folder())
+        release, hashes, what = found.release, found.hashes, WHAT[found.mode]
+    except overlay.OverlayError as error:
+        if not error.code.startswith(LOCAL):
+            yield from_sentence(FAIL, str(error))
+            return
+        kind, release, hashes = overlay.identify(root, lock())  # a local patch is at fault, and has a check of its own
+        what = WHAT[OVERLAY if kind == "pristine" else BAKED]
+    seen = tuple(f"{target} {sha256[:12]}" for target, sha256 in hashes.items())
+    yield Result(OK, f"{len(hashes)} target files are those of sglang {release.version}, {what}", seen=seen)
     stated = [one.version for one in named(distributions(here.child_path), "sglang")][:1]
-    if stated and stated[0].partition("+")[0] != found.release.version:
-        fix = f"run: pip install --force-reinstall --no-deps sglang=={found.release.version}"
-        yield Result(WARN, f"the metadata says sglang {stated[0]}, the files are those of {found.release.version}", fix)
+    if stated and stated[0].partition("+")[0] != release.version:
+        fix = f"run: pip install --force-reinstall --no-deps sglang=={release.version}"
+        yield Result(WARN, f"the metadata says sglang {stated[0]}, the files are those of {release.version}", fix)
 
 
-def key(found: Files) -> str:
-    """The name of the overlay folder for these files: what went into it, hashed. As `overlay.prepare` has it, by a test."""
-    from sglang_ext.patchset.series import patch_set_digest
+def check_mode(here: Here) -> Iterator[Result]:
+    """The way the patch set gets in: the one that was demanded, and the one of the last launch?"""
+    try:
+        found = planned(here)
+    except overlay.OverlayError:
+        found = None
+    if found is None:
+        yield Result(NOTE, "no patch set would get in; see the check on the files")
+        return
+    if other := former.differs(found.mode):
+        yield from_sentence(FAIL, other)
+        return
+    try:
+        told = former.replaced(overlay.cache_base(), found.root, found.mode, stated_version(found.root))
+    except overlay.OverlayError:
+        told = None
+    yield (
+        from_sentence(WARN, told) if told else Result(OK, f"patch set {found.digest[:12]} gets in by mode {found.mode}")
+    )
 
-    patched = {target: entry.patched for target, entry in found.release.files.items()}
-    digest = patch_set_digest(overlay.patches_folder(), found.release.patches)
-    parts = (digest, sorted(found.hashes.items()), sorted(patched.items()))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+def check_local(here: Here) -> Iterator[Result]:
+    """The user's own patches: in, left out, or at odds with the release."""
+    folder = local_folder(overlay.patches_folder())
+    try:
+        there = [short(name) for name, _ in local_files(folder)]
+        found = planned(here)
+    except (overlay.OverlayError, PatchError) as error:
+        if getattr(error, "code", "").startswith(LOCAL):
+            yield from_sentence(FAIL, str(error))
+        else:
+            yield Result(NOTE, "local patches were not tried; see the check on the files")
+        return
+    names = found.names if found else ()
+    out = tuple(f"{name} (left out)" for name in there if name not in names)
+    if not there:
+        yield Result(OK, "there are no local patches")
+    else:
+        what = f"local patches that are in: {listed(names)}" if names else "no local patch is in"
+        yield Result(OK, f"{what}, of the {len(there)} in {folder}", seen=(*names, *out))
 
 
 def overlays(base: str) -> list[str]:
@@ -88,7 +143,7 @@ def check_overlay(here: Here) -> Iterator[Result]:
     """The cache: is this release's copy there and to be believed, else can it be written?"""
     try:
         base = overlay.cache_base()
-        found = files(here)
+        found = planned(here)
     except overlay.OverlayError as error:
         if error.code == "overlay_unwritable":
             yield from_sentence(FAIL, str(error))
@@ -98,12 +153,17 @@ def check_overlay(here: Here) -> Iterator[Result]:
     if found is None:
         yield Result(NOTE, "there is no sglang that copies could be made of")
         return
-    if found.kind == "patched":
+    if found.mode != OVERLAY:
         yield Result(OK, "no patched copies are needed: the files themselves are patched")
         return
-    folder = os.path.join(base, "overlay", key(found))
+    folder = overlay.folder_of(base, found.key)
     if os.path.lexists(folder):
-        yield trusted(folder, found)
+        try:
+            copies.check(folder, found.patched)
+        except overlay.OverlayError as error:
+            yield from_sentence(FAIL, str(error))
+        else:
+            yield Result(OK, f"the patched copies in {folder} are ours and as written")
         return
     top = existing(folder)
     if not os.access(top, os.W_OK | os.X_OK):
@@ -119,33 +179,6 @@ def check_overlay(here: Here) -> Iterator[Result]:
         yield Result(
             OK, f"the patched copies are not there yet; the first import writes them to {os.path.join(base, 'overlay')}"
         )
-
-
-def trusted(folder: str, found: Files) -> Result:
-    """As every worker will see it: ours or root's, closed to writers, and byte for byte what was written."""
-    info = os.lstat(folder)
-    if not stat_bits.S_ISDIR(info.st_mode):
-        fix = "remove it, or set SGLANG_EXT_CACHE_DIR"
-        return Result(FAIL, f"overlay {folder} is a link or file, expected a folder of our own", fix)
-    if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
-        mode = f"{stat_bits.S_IMODE(info.st_mode):04o}"
-        message = (
-            f"overlay {folder} belongs to uid {info.st_uid} with mode {mode}, expected uid {os.geteuid()} or root and "
-            "nobody else able to write"
-        )
-        return Result(FAIL, message, "remove it, or set SGLANG_EXT_CACHE_DIR to a folder of your own")
-    for target, entry in found.release.files.items():
-        path = os.path.join(folder, target)
-        try:
-            sha256 = overlay.sha256_file(path)
-        except OSError as error:
-            sha256 = error.strerror or "unreadable"
-        if sha256 != entry.patched:
-            message = (
-                f"overlay file {path} is not what was written: sha256 {sha256[:12]}, expected {entry.patched[:12]}"
-            )
-            return Result(FAIL, message, f"remove {folder}")
-    return Result(OK, f"the patched copies in {folder} are ours and as written")
 
 
 def check_run_place(here: Here) -> Iterator[Result]:

@@ -12,7 +12,11 @@ it needs, so the whole room keeps off `re`, `typing`, `dataclasses` and `pathlib
     series.py         the patch set of a release, from `patches/series`: order, digest, apply all or none
     series_lint.py    what can be wrong with a series: unused, duplicate, overlapping
     lock.py           `patches/upstream.toml`: which wheels and which files we know, by sha256; plain_toml.py reads it
-    overlay.py        patched copies on disk, for the import hook
+    installed.py      which locked release the installed files are, by their bytes
+    origin.py         which copy of sglang an import takes, what that one hides, who else claims it
+    plan.py           what an import should find: copies of ours, or a tree that is patched already
+    overlay.py        the copies, ready for the import hook; copies.py has their folder, seen.py spares a second look
+    former.py         how the patch set got in at the last launch, and how it must
     local.py          the user's own patches: where they lie, which are in, what they add to the digest
     tree.py           an installed upstream and its RECORD; tree_status.py says what it is
     inplace.py        patch an installed tree in place and take that out; applied.py is what it leaves there

@@ -57,7 +57,7 @@ def apply_with_offsets(patch: Patch, source: bytes) -> tuple[bytes, tuple[int, .
         if _fit(undo, lines) is not None:
             raise _already(patch) from None
         raise
-    if any(offsets) and _fit(undo, lines) == (0,) * len(undo.hunks):
+    if any(offsets) and _fits_as_stated(undo, lines):
         raise _already(patch)  # forward fits only elsewhere, at a twin of the place that already has it
     result: list[bytes] = []
     end = 0
@@ -115,7 +115,9 @@ def _source_lines(patch: Patch, source: bytes) -> list[bytes]:
 
 
 def _split(source: bytes) -> list[bytes]:
-    """Split at LF only; `splitlines` would also split at form feeds and lone CRs."""
+    """Split at LF only; of bytes, `splitlines` would also split at lone CRs."""
+    if b"\r" not in source:
+        return source.splitlines(keepends=True)
     lines = [line + b"\n" for line in source.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
@@ -125,27 +127,63 @@ def _already(patch: Patch) -> PatchError:
     return PatchError(f"Patch {patch.origin} is already applied to file {patch.target}: nothing is left to do.")
 
 
-def _fit(patch: Patch, lines: Sequence[bytes]) -> tuple[int, ...] | None:
-    try:
-        return _offsets(patch, lines)
-    except PatchError:
-        return None
+def _fit(patch: Patch, lines: list[bytes]) -> tuple[int, ...] | None:
+    """How far each hunk is moved; None where one of them fits nowhere, or at several places."""
+    offsets, misfit = _search(patch, lines)
+    return None if misfit else offsets
 
 
-def _offsets(patch: Patch, lines: Sequence[bytes]) -> tuple[int, ...]:
+def _offsets(patch: Patch, lines: list[bytes]) -> tuple[int, ...]:
+    """The same, but a misfit is a sentence. Raises PatchError."""
+    offsets, misfit = _search(patch, lines)
+    if misfit:
+        raise PatchError(_misfit(patch, len(offsets) + 1, lines, *misfit))
+    return offsets
+
+
+def _search(patch: Patch, lines: list[bytes]) -> tuple[tuple[int, ...], tuple[list[int], int] | None]:
+    """The offsets of the hunks up to the first that does not fit, and of that one its places and where they may begin."""
     offsets: list[int] = []
     floor = 0
-    for number, hunk in enumerate(patch.hunks, 1):
+    for hunk in patch.hunks:
         old, stated = hunk.old, hunk.old_start - 1
         if any(offsets) or stated < floor or not _fits(hunk, old, lines, stated):
-            found = [at for at in range(floor, len(lines) - len(old) + 1) if _fits(hunk, old, lines, at)]
+            found = _places(hunk, old, lines, floor)
             if len(found) != 1:
-                raise PatchError(_misfit(patch, number, lines, found, floor))
+                return tuple(offsets), (found, floor)
             offsets.append(found[0] - stated)
         else:
             offsets.append(0)
         floor = stated + offsets[-1] + len(old)
-    return tuple(offsets)
+    return tuple(offsets), None
+
+
+def _fits_as_stated(patch: Patch, lines: list[bytes]) -> bool:
+    """Does every hunk fit at the line it says? The files have thousands of lines: this needs no search."""
+    floor = 0
+    for hunk in patch.hunks:
+        old, stated = hunk.old, hunk.old_start - 1
+        if stated < floor or not _fits(hunk, old, lines, stated):
+            return False
+        floor = stated + len(old)
+    return True
+
+
+def _places(hunk: Hunk, old: list[bytes], lines: list[bytes], floor: int) -> list[int]:
+    """Every line from ``floor`` on where the hunk fits: by its longest line, which few others equal."""
+    last = len(lines) - len(old)
+    if not old:
+        return [at for at in range(floor, last + 1) if _fits(hunk, old, lines, at)]
+    step = max(range(len(old)), key=lambda number: len(old[number]))
+    found: list[int] = []
+    at = floor + step - 1
+    while True:
+        try:
+            at = lines.index(old[step], at + 1)
+        except ValueError:
+            return found
+        if _fits(hunk, old, lines, at - step):
+            found.append(at - step)
 
 
 def _fits(hunk: Hunk, old: list[bytes], lines: Sequence[bytes], at: int) -> bool:

@@ -184,5 +184,11 @@ def test_pip_installs_and_removes_what_was_patched_in_place(tmp_path: Path) -> N
     }
     assert case.patches("status", root=root)["state"] == "pristine"
     assert case.patches("apply", root=root)["done"] == "applied"
+    newer = wheel_of("0.5.23")
+    pip("install", "-U", "--no-deps", "--no-index", "--no-compile", "--find-links", str(newer.parent), "sglang")
+    assert [path.name for path in root.iterdir() if path.name.startswith("sglang-")] == ["sglang-0.5.23.dist-info"]
+    status = case.patches("status", root=root)
+    assert (status["upstream"], status["state"], status["added"]) == ("0.5.23", "pristine", [])
+    assert case.patches("apply", root=root)["done"] == "applied"
     pip("uninstall", "-y", "sglang")
     assert [path.name for path in root.iterdir() if path.name.startswith("sglang")] == []

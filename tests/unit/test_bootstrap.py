@@ -67,7 +67,10 @@ class Site:
                 name
                 for name in names
                 if name == "__pycache__"
-                or (Path(folder) == ROOT / "sglang_ext" and name not in ("__init__.py", "bootstrap.py", "patchset"))
+                or (
+                    Path(folder) == ROOT / "sglang_ext"
+                    and name not in ("__init__.py", "bootstrap.py", "patchset", "quick.py")
+                )
             ],
         )
         shutil.copy(ROOT / "sglang_ext.pth", self.path)

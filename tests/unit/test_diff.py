@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from sglang_ext.patchset.diff import (
+    Hunk,
     Patch,
     PatchError,
+    _fits,
+    _places,
     apply,
     apply_with_offsets,
     make,
@@ -167,3 +170,18 @@ def test_the_room_is_light_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_search_finds_every_place_a_plain_one_finds() -> None:
+    """The places of a hunk are looked for by its longest line; few different lines make many twins and overlaps."""
+    drawn = random.Random(7)
+    words = [b"\n", b"a\n", b"bb\n", b"bb\n", b"ccc\n", b"end"]
+    for _ in range(3000):
+        lines = [drawn.choice(words[:5]) for _ in range(drawn.randrange(12))] + [words[5]] * drawn.randrange(2)
+        tagged = [
+            drawn.choice((b" ", b" ", b"-", b"+")) + drawn.choice(words[:5]) for _ in range(drawn.randrange(1, 5))
+        ]
+        hunk = Hunk(1, 1, "", tagged)
+        floor = drawn.randrange(len(lines) + 1)
+        plain = [at for at in range(floor, len(lines) - len(hunk.old) + 1) if _fits(hunk, hunk.old, lines, at)]
+        assert _places(hunk, hunk.old, lines, floor) == plain, (lines, tagged, floor)

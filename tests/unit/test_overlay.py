@@ -240,6 +240,30 @@ def test_a_folder_others_can_write_to_is_not_trusted(tmp_path: Path, bits: int) 
     assert case.prepare().mode == "overlay"
 
 
+@pytest.mark.parametrize("below", ["sglang/srt", "sglang/srt/__pycache__", ONE])
+def test_nor_one_with_a_place_below_that_others_can_write_to(tmp_path: Path, below: str) -> None:
+    """Bytecode is believed by a hash of its source that everybody can compute: who may put some there could have it run."""
+    case = Case(tmp_path)
+    case.prepare()
+    case.folder().chmod(0o755)
+    place = case.folder() / below
+    place.chmod(place.stat().st_mode | 0o022)
+    assert str(place) in case.refused("overlay_untrusted")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_whatever_the_umask_nobody_else_may_write(tmp_path: Path, umask: int) -> None:
+    case = Case(tmp_path)
+    before = os.umask(umask)
+    try:
+        shutil.rmtree(Path(case.prepare().files[ONE]).parent / "__pycache__")
+        case.prepare()  # makes the bytecode anew
+        assert case.prepare().mode == "overlay"
+    finally:
+        os.umask(before)
+    assert not any(path.stat().st_mode & 0o022 for path in case.folder().rglob("*"))
+
+
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_what_is_no_folder_is_not_trusted(tmp_path: Path, kind: str) -> None:
     case = Case(tmp_path)

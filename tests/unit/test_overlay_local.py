@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,12 +80,12 @@ def test_a_tree_patched_in_place(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
     digest = put_in(*site.where()).digest
     prepared = ready(site)
-    assert (prepared.mode, prepared.digest, prepared.files) == ("baked", digest, {})
+    assert (prepared.mode, prepared.digest, prepared.files) == ("in_place", digest, {})
     monkeypatch.setenv(WITHOUT, "b")
     assert "patches apply" in refused(site, "in_place_stale")
     monkeypatch.delenv(WITHOUT)
     digest = put_in(*site.where(), without=["a"]).digest  # ours are as the lock has them, and a local one is in
-    assert (ready(site).mode, ready(site).digest) == ("baked", digest)
+    assert (ready(site).mode, ready(site).digest) == ("in_place", digest)
     site.edit(OTHER, b"line_1 = 1", b"line_1 = 0")
     refused(site, "upstream_file_changed")
     (site.info / "sglang-ext" / "journal.json").write_text("{}")
@@ -98,6 +99,45 @@ def test_local_patches_over_a_baked_tree(site: Site) -> None:
     other = site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 0")
     prepared = ready(site)
     assert prepared.mode == "overlay" and copies(prepared) == {OTHER: other} and set(prepared.hashes) == {*OURS, OTHER}
+
+
+def test_local_patches_over_an_installed_baked_wheel(site: Site) -> None:
+    """Its metadata folder is called by the whole version."""
+    for name, data in OURS.items():
+        (site.root / name).write_bytes(data)
+    site.info.rename(site.root / "sglang-9.9.1+ext.1.dist-info")
+    other = site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 0")
+    assert copies(ready(site)) == {OTHER: other}
+
+
+WITHOUT_HOOK = """
+import os, sys
+sys.path[:0] = [{root!r}, {checkout!r}]
+os.environ["NCCL_PROTO"] = "LL"
+import sglang
+import sglang_ext.patchset.overlay as overlay
+overlay.patches_folder = lambda: {patches!r}
+import sglang_ext.delivery.seams
+from sglang_ext.bootstrap import SHELL, STATUS
+print(STATUS.mode, STATUS.digest, STATUS.release, *STATUS.local, STATUS.why.partition(":")[0], SHELL["NCCL_PROTO"])
+"""
+
+
+def test_patched_files_without_a_hook_say_how_they_were_patched(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image that cannot have an import hook; what only a hook could deliver is not in effect, and is not said to be."""
+    monkeypatch.setenv("SGLANG_EXT_CACHE_DIR", str(site.base / "cache"))
+    site.add_local("a.patch", ONE, b"line_30 = 30", b"line_30 = 'a'")
+
+    def run() -> str:
+        code = WITHOUT_HOOK.format(root=str(site.root), checkout=str(ROOT), patches=str(site.patches))
+        done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+        return (done.stdout or done.stderr).strip()
+
+    assert run() == "none None None hook_not_armed LL"
+    digest = put_in(*site.where()).digest
+    assert run() == f"in_place {digest} 9.9.1 a  LL"
+    site.edit(ONE, b"line_1 = 1", b"line_1 = 0")
+    assert run().startswith("none None None upstream_file_changed")
 
 
 IMPORT = """
@@ -139,6 +179,26 @@ def test_imports_find_them_and_upstreams_file_name(site: Site, imported: Callabl
         "sglang.srt.deep.two ours 30 False",
         f"True overlay {ready(site).digest}",
     ]
+
+
+def test_a_copy_that_changes_after_it_was_found_does_not_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is hashed again over the bytes that run: a look, or a record of one, is a moment old by then."""
+    monkeypatch.setenv("SGLANG_EXT_CACHE_DIR", str(site.base / "cache"))
+    site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
+    lines = IMPORT.format(root=str(site.root), checkout=str(ROOT), patches=str(site.patches)).splitlines()
+    top = lines[: lines.index("arm()") + 1]
+    for module, name in (("sglang.srt.deep.two", TWO), ("sglang.srt.other", OTHER)):
+        code = "\n".join([
+            *top,
+            "import sglang.srt.one",
+            f"copy = STATUS.files[{name!r}]",
+            "import os, pathlib",
+            "pathlib.Path(copy).write_bytes(pathlib.Path(copy).read_bytes() + b'print(\\'evil\\')')",
+            f"import {module}",
+        ])  # fmt: skip
+        done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+        assert "ImportError: sglang-ext: overlay_tampered: overlay file" in done.stderr and "evil" not in done.stdout
+        shutil.rmtree(site.base / "cache")
 
 
 def test_a_misfit_is_an_import_error_where_that_is_demanded(site: Site, imported: Callable[[], list[str]]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import pickle
 from types import SimpleNamespace
 
 import pytest
 
+from sglang_ext.delivery import context
 from sglang_ext.delivery.repair import driver_is_mapped, too_late
 from sglang_ext.delivery.seams import scheduler
 from sglang_ext.delivery.seams.engine import CARRIED
@@ -71,3 +75,27 @@ def test_what_rode_along_in_the_arguments_is_taken_out(monkeypatch: pytest.Monke
     assert seen == ["/run/here"] and vars(arguments) == {"tp_size": 2}
     assert scheduler.enter(object(), {}) is None
     assert seen == ["/run/here", None]
+
+
+@dataclasses.dataclass
+class Arguments:
+    tp_size: int = 2
+
+
+def test_a_run_outlives_a_copy_of_the_fields_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray actors of sglang 0.5.10-0.5.18 make one of what they were sent (ray/scheduler_actor.py)."""
+    monkeypatch.setattr(context, "_received", None)
+    monkeypatch.setattr(context, "_current", None)
+    monkeypatch.delenv("SGLANG_EXT_RUN_DIR", raising=False)
+    opened: list[str] = []
+    monkeypatch.setattr(context, "open_run", opened.append)
+    sent = Arguments()
+    vars(sent)[CARRIED] = context.Carried("/run/here")
+    assert context.current() is None and opened == []
+    arrived = pickle.loads(pickle.dumps(sent))
+    assert vars(arrived)[CARRIED] == "/run/here" and CARRIED not in vars(dataclasses.replace(arrived, tp_size=4))
+    assert context.current() is None and opened == ["/run/here"]
+    assert json.dumps(vars(arrived)) == json.dumps({"tp_size": 2, CARRIED: "/run/here"})
+    monkeypatch.setattr(context, "_received", None)
+    pickle.loads(pickle.dumps(arrived))  # and on from there
+    assert context._received == "/run/here"

@@ -15,15 +15,15 @@ from typing import Any
 from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
-from sglang_ext.delivery.context import Context, current_or_own
+from sglang_ext.delivery.context import Carried, Context, current_or_own
 from sglang_ext.hide import holds_credentials
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import myself
 
 logger = logging.getLogger("sglang_ext")
 
-# The key in ServerArgs.__dict__ that carries the run directory to workers by pickle. Ray actors of sglang 0.5.10-0.5.18 do not
-# get it: there upstream makes them a new object of the fields alone (dataclasses.replace).
+# The key in ServerArgs.__dict__ that carries the run directory to workers by pickle. With Ray and several DP replicas it is lost
+# in sglang 0.5.11-0.5.18: there the driver itself sends a new object made of the fields alone (ray/engine.py, dp_server_args).
 CARRIED = "_sglang_ext_run"
 
 
@@ -53,7 +53,9 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
                 told = (name, shown(want), shown(value), by, shown(want))
                 logger.info("sglang-ext: %s %s -> %s (by sglang's %s); restored to %s", *told)
         context.mark(os.environ)
-        server_args.__dict__[CARRIED] = context.directory.path
+        # Under the launcher a worker without our package must fail; elsewhere it must be able to read its arguments.
+        path = context.directory.path
+        server_args.__dict__[CARRIED] = Carried(path) if context.launched else path
         record = {
             **layout(server_args),
             "changes": changes,

@@ -113,11 +113,17 @@ class Place:
         return {n: v for n, v in {**base, **ours, **(extra or {})}.items() if v != "UNSET"}
 
     def launch(
-        self, *words: str, env: Mapping[str, str] | None = None, flags: Sequence[str] = (), before: Sequence[str] = ()
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+        before: Sequence[str] = (),
+        cwd: Path | None = None,
     ) -> Done:
         """The launcher, in this Python. Every fault here is found before a model could be asked for."""
         command = [*before, self.python, *flags, "-m", "sglang_ext.launch", "--set", "NCCL_PROTO=LL"]
-        return run(*command, "--model-path", "none", "--port", str(free_port()), *words, env=self.environment(env))
+        command += ["--model-path", "none", "--port", str(free_port()), *words]
+        return run(*command, env=self.environment(env), cwd=str(cwd or "/"))
 
     def show(self, env: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> Done:
         """Which file an import of a patched module finds, without the launcher."""

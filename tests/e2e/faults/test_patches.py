@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,31 @@ def _another_release(place: Place) -> Done:
 def _sglang_missing(place: Place) -> Done:
     (place.site / "sglang").rename(place.site / "elsewhere")
     return place.launch()
+
+
+def _scratch_copy(place: Place) -> Path:
+    """A copy somebody left: of the very release, without its metadata."""
+    shutil.copytree(place.site / "sglang", place.folder / "scratch" / "sglang")
+    return place.folder / "scratch"
+
+
+def _started_beside_a_copy(place: Place) -> Done:
+    return place.launch(cwd=_scratch_copy(place))
+
+
+def _copy_on_pythonpath(place: Place) -> Done:
+    return place.launch(env={"PYTHONPATH": str(_scratch_copy(place))})
+
+
+def _two_owners(place: Place) -> Done:
+    info = place.site / "sglang_fork-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("sglang/__init__.py,,\n")
+    return place.launch()
+
+
+def _stock_where_baked_is_demanded(place: Place) -> Done:
+    return place.launch(env={"SGLANG_EXT_MODE": "baked"})
 
 
 # --- our own patches --------------------------------------------------------------------------------------
@@ -207,6 +233,10 @@ def _no_home(place: Place) -> Done:
         fault("upstream's file gone", "refused", "upstream_file_changed", 1, ("deepseek_v2.py", "no such file", REINSTALL), _target_gone),
         fault("upstream half patched", "refused", "upstream_half_patched", 1, ("0.5.23", "expected all", "found sglang/srt/entrypoints/engine.py", REINSTALL), _half_patched),
         fault("stock reinstalled over us: another release", "refused", "unsupported_upstream", 1, ("sglang 0.5.24", "patches 0.5.9 to 0.5.23", "pip install"), _another_release),
+        fault("launched in a folder that holds a copy of sglang", "refused", "upstream_shadowed", 1, ("scratch/sglang", "as it is started in this folder", "not the installed sglang 0.5.23", "start it in another"), _started_beside_a_copy),
+        fault("a copy of sglang on PYTHONPATH", "refused", "upstream_shadowed", 1, ("scratch/sglang", "not the installed sglang 0.5.23", "off PYTHONPATH"), _copy_on_pythonpath),
+        fault("two distributions have installed sglang", "refused", "upstream_two_owners", 1, ("expected", "installed by sglang 0.5.23 and sglang_fork 1.0", "pip uninstall"), _two_owners),
+        fault("stock where SGLANG_EXT_MODE demands a baked wheel", "refused", "mode_differs", 1, ("demands", "found overlay", "install or patch"), _stock_where_baked_is_demanded),
         fault("sglang is not installed", "refused", "sglang_missing", 1, ("no sglang", "pip install sglang-ext"), _sglang_missing),
         fault("a patch file edited (hunk counts wrong)", "refused", "patch_set_broken", 1, ("engine/0.5.9.patch", "pip install"), _patch_tampered),
         fault("a patch that no longer fits", "refused", "patch_set_broken", 1, ("scheduler/0.5.9.patch", "pip install"), _patch_no_longer_fits),
