@@ -10,14 +10,15 @@ OUT then holds, each in seconds and a few MiB:
     eagle3-llama     EAGLE-3 draft trained on `llama`'s own greedy text: nearly all it drafts is accepted
     eagle3-deepseek  EAGLE-3 draft with random weights, for `deepseek` and `kimi`: nearly nothing is accepted
 
-A model that is there already is kept. Seeds are fixed: the same versions of torch and transformers write
-the same weights again.
+A model that is there already, written by this very file, is kept. Seeds are fixed: the same versions of torch and transformers
+write the same weights again.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -40,8 +41,11 @@ SPECIAL_IDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 CORPUS = "hello world the quick brown fox"
-# The draft learns the target's continuation of exactly these; tests that want long accepts must ask for one.
-TRAINED_PROMPTS = (CORPUS, "the quick", "fox fox fox hello brown world 1234")
+# The draft learns the target's continuation of exactly these, so far and so many steps deep; tests that want long accepts must
+# ask for one. The first one is long enough for a benchmark: windows of 40 decode steps, three tokens each.
+TRAINED_PROMPTS = {CORPUS: 520, "the quick": 100, "fox fox fox hello brown world 1234": 100}  # prompt -> tokens
+TRAINED_STEPS = 3
+MADE_BY = ".made-by"  # in each model: the sha256 of the file that wrote it
 
 # Target layers whose hidden states a draft reads. Explicit, because SGLang's default layers may not exist in
 # so shallow a target, and the draft's `fc` is then silently skipped.
@@ -244,8 +248,8 @@ def _save_draft(out: Path, weights: Mapping[str, Tensor], aux_layers: Sequence[i
     })  # fmt: skip
 
 
-def _train_draft(model_dir: Path, weights: dict[str, Tensor], steps: int = 400) -> dict[str, Tensor]:
-    """Fit a draft to the target's own greedy text, unrolled over two drafted tokens as EAGLE-3 runs it."""
+def _train_draft(model_dir: Path, weights: dict[str, Tensor], steps: int = 150) -> dict[str, Tensor]:
+    """Fit a draft to the target's own greedy text, unrolled over several drafted tokens as EAGLE-3 runs it."""
     import torch
     from torch.nn import functional
 
@@ -289,28 +293,28 @@ def _train_draft(model_dir: Path, weights: dict[str, Tensor], steps: int = 400) 
         return linear(norm(hidden), "lm_head"), hidden, (key, value)
 
     def loss(text: Tensor, features: Tensor) -> Tensor:
-        """From position i's hidden state and token i+1 draft token i+2, and from that in turn token i+3."""
-        count = len(text) - 3
-        positions = torch.arange(count)
-        causal = positions <= positions[:, None]
-        hidden = linear(features[:count], "fc")
-        first, hidden, cache = layer(text[1 : count + 1], hidden, positions, None, causal)
-        # The second step sees what the first saw, and of its own keys only the one at the same place.
-        own = torch.cat([causal, torch.eye(count, dtype=torch.bool)], dim=1)
-        second, _, _ = layer(text[2 : count + 2], hidden, positions + 1, cache, own)
-        return functional.cross_entropy(first, text[2 : count + 2]) + functional.cross_entropy(
-            second, text[3 : count + 3]
-        )
+        """From position i's hidden state and token i+1 draft token i+2, and from that in turn token i+3, and so on."""
+        count = len(text) - 1 - TRAINED_STEPS
+        positions, own = torch.arange(count), torch.eye(count, dtype=torch.bool)
+        mask = positions <= positions[:, None]
+        hidden, cache, total = linear(features[:count], "fc"), None, torch.zeros(())
+        for step in range(TRAINED_STEPS):
+            tokens, wanted = text[1 + step :][:count], text[2 + step :][:count]
+            logits, hidden, cache = layer(tokens, hidden, positions + step, cache, mask)
+            # The next step sees what this one saw, and of its own keys only the one at the same place.
+            mask = torch.cat([mask, own], dim=1)
+            total = total + functional.cross_entropy(logits, wanted)
+        return total
 
-    def example(prompt: str) -> tuple[Tensor, Tensor]:
+    def example(prompt: str, tokens: int) -> tuple[Tensor, Tensor]:
         """The target's text and, for each of its tokens, the hidden states the draft gets to see."""
         ids = torch.tensor([tokenizer(prompt)["input_ids"]])
-        text = target.generate(ids, max_new_tokens=100, do_sample=False, eos_token_id=None)
+        text = target.generate(ids, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
         states = target(text, output_hidden_states=True).hidden_states
         return text[0], torch.cat([states[index + 1][0] for index in LLAMA_AUX_LAYERS], dim=-1)
 
     with torch.no_grad():
-        examples = [example(prompt) for prompt in TRAINED_PROMPTS]
+        examples = [example(prompt, tokens) for prompt, tokens in TRAINED_PROMPTS.items()]
     optimizer = torch.optim.Adam(trained.values(), lr=1e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -357,8 +361,17 @@ def _resolve(names: Sequence[str]) -> list[str]:
     return list(ordered)
 
 
+def _recipes() -> str:
+    """What every model was made by: this file, whose change may change any of them."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
 def _is_complete(model: Path) -> bool:
-    return (model / "config.json").is_file() and (model / "model.safetensors").is_file()
+    try:
+        made_by = (model / MADE_BY).read_text()
+    except OSError:
+        return False
+    return made_by == _recipes() and (model / "config.json").is_file() and (model / "model.safetensors").is_file()
 
 
 @contextmanager
@@ -377,6 +390,7 @@ def _write(model: Path, recipe: Recipe, inputs: Mapping[str, Path]) -> None:
     staging.mkdir()
     try:
         recipe.build(staging, inputs)
+        (staging / MADE_BY).write_text(_recipes())
         shutil.rmtree(model, ignore_errors=True)
         staging.rename(model)
     finally:
