@@ -1,0 +1,102 @@
+"""What a reader of a campaign must know to read its figures right: one sentence each, only where it applies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from sglang_ext.study.decision import FASTER, SLOWER
+from sglang_ext.study.economics import Step, pays
+from sglang_ext.study.paired import least_sign_flip
+from sglang_ext.study.pairs import FINISHED, RECONCILED, Arm, by_block, reconciliation
+from sglang_ext.study.sequential import Look
+
+
+def notes(
+    campaign: Mapping[str, Any], look: Look | None, arms: Sequence[Arm], found: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """All that apply, in the order a reader needs them."""
+    level = look.level if look else campaign["plan"]["alpha"]
+    return [
+        *_simulated(campaign),
+        *_design(campaign, look, arms),
+        *_excluded(arms),
+        *_reconciled(campaign),
+        *_doubts(found, level, campaign["plan"]["margin"]),
+        *_longer_drafts(campaign, found),
+    ]
+
+
+def _simulated(campaign: Mapping[str, Any]) -> Iterator[str]:
+    for arm in campaign["arms"]:
+        if any(launch.get("simulated_acceptance") for launch in arm["launches"]):
+            yield (
+                f"{arm['name']}: acceptance was SIMULATED; its accept length is what was set and no finding, and its rate holds "
+                "for that accept length only"
+            )
+
+
+def _design(campaign: Mapping[str, Any], look: Look | None, arms: Sequence[Arm]) -> Iterator[str]:
+    if not any(arm.control for arm in arms):
+        yield "no A/A control was run: nothing shows that this setup finds no difference where there is none"
+    if sum(not arm.control for arm in arms) > 1:
+        yield "intervals are those of each arm by itself; verdicts are by p_holm, which counts how many arms were asked about"
+    if look is not None and look.blocks < len(campaign["plan"]["blocks"]):
+        yield f"stopped early by the planned rule: intervals are at {1 - look.level:.1%}, wider for having looked halfway"
+
+
+def _excluded(arms: Sequence[Arm]) -> Iterator[str]:
+    codes = Counter(why.code for arm in arms for _, why in arm.excluded)
+    if codes:
+        total = codes.total() + sum(len(arm.pairs) for arm in arms)
+        shown = ", ".join(f"{number} {code}" for code, number in codes.most_common())
+        yield f"{codes.total()} of {total} pairs are excluded by rule: {shown}"
+
+
+def _reconciled(campaign: Mapping[str, Any]) -> Iterator[str]:
+    launches = [one for arm in campaign["arms"] for one in by_block(arm).values() if one["state"] == FINISHED]
+    states = [reconciliation(launch) for launch in launches]
+    without = sum(state != RECONCILED for state in states)
+    if without:
+        yield f"{without} of {len(states)} launches are not reconciled with the server's own count"
+
+
+def _doubts(found: Sequence[Mapping[str, Any]], level: float, margin: float) -> Iterator[str]:
+    """Where the verdict is right by the rule and a reader may still take it for more than it is."""
+    for one in found:
+        if one["control"] or one["verdict"] not in (FASTER, SLOWER):
+            continue
+        flip, pairs = one["p_sign_flip"], one["pairs"]
+        if flip is not None and flip > level:
+            if least_sign_flip(pairs) > level:
+                why = f"with {pairs} pairs the exact sign-flip test cannot reach {level:g}: the verdict rests on the t test alone"
+            else:
+                why = (
+                    f"the exact sign-flip test does not agree (p = {flip:.3f}): look at the pairs before relying on it"
+                )
+            yield f"{one['arm']}: {why}"
+        if one["equivalence"]["holds"]:
+            yield f"{one['arm']}: {one['verdict']}, by less than the margin of {margin:.1%}"
+
+
+def _longer_drafts(campaign: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Whether one more draft step pays, where two arms differ by just that."""
+    steps = {arm["name"]: _draft_steps(arm) for arm in campaign["arms"]}
+    known = [(one, k) for one in found if not one["control"] and one["economics"] and (k := steps[one["arm"]])]
+    for (one, k), (other, n) in combinations(sorted(known, key=lambda pair: pair[1]), 2):
+        if n != k + 1:
+            continue
+        short, long = (Step(x["economics"]["accept"], x["economics"]["step_ms"]) for x in (one, other))
+        verb = "pays" if pays(short, long) else "does not pay"
+        yield (
+            f"from {k} draft steps ({one['arm']}) to {n} ({other['arm']}) {verb}: "
+            f"accept length x {long.tokens / short.tokens:.3f}, step time x {long.ms / short.ms:.3f}"
+        )
+
+
+def _draft_steps(arm: Mapping[str, Any]) -> int | None:
+    arguments = (arm.get("fingerprint") or {}).get("arguments") or {}
+    value = arguments.get("speculative_num_steps")
+    return value if type(value) is int else None
