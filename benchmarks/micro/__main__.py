@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.micro import (
     baked_wheel,
+    client_cost,
     live_reader,
     overlay_lookup,
     startup_tax,
@@ -64,6 +65,7 @@ def main() -> int:
         ("verify-env among a thousand processes", lambda: apart("thousand_processes")),
         ("Overlay", overlay_lookup.table),
         ("Baked wheel", baked_wheel.table),
+        ("The client of the bench", client_cost.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
     ):
         if options.no_servers and table is stock_vs_patched.table:

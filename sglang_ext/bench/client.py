@@ -1,6 +1,7 @@
-"""One stream of one server, stamped by the monotonic clock. While it runs nothing is parsed: the loop reads and stamps.
+"""Asking a server: streams, stamped by the monotonic clock, and plain questions. While a stream runs nothing is parsed.
 
-What the stamps mean is worked out afterwards, in `figures`; so a slow JSON parse never shows up as a slow token.
+What the stamps mean is worked out afterwards, in `events` and `figures`; so a slow JSON parse never shows up as a slow token. How
+the bytes are read is `streams`' business, how HTTP frames them `wire`'s.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import http.client
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_ext.bench import streams, wire
 from sglang_ext.bench.suite import Workload
 
-PATHS = {"generate": "/generate", "completions": "/v1/completions"}
+PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
 KEY = "SGLANG_EXT_API_KEY"  # where a server with --api-key finds ours; never printed, never stored
-PIECE = 1 << 16
 SHOWN = 200  # characters of a server's own words in a message
 
 
@@ -27,7 +28,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Fault(NamedTuple):
@@ -41,11 +42,13 @@ class Fault(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What came over the wire: when the request went out, and each piece with the moment it was read."""
+    """What came over the wire: when the request went out, and each piece of the answer with the moment it was read."""
 
-    sent: float
+    sent: float  # by the clock of the stamps
     pieces: tuple[tuple[float, bytes], ...]
     fault: Fault | None  # the transport's; what the server said is judged with the figures
+    began: float = 0.0  # `sent` as seconds since the epoch
+    number: int = 0  # which of those that ran at once
 
 
 class ServerError(Exception):
@@ -57,22 +60,37 @@ def headers() -> dict[str, str]:
     return {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
 
-def body(workload: Workload, tokens: int, model: str) -> dict[str, Any]:
+def body(workload: Workload, tokens: int, model: str, prompt: str) -> dict[str, Any]:
     """Greedy, exactly ``tokens`` of them, with the number of tokens so far in every chunk."""
     if workload.endpoint == "generate":
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        return {"text": workload.prompt, "stream": True, "sampling_params": sampling}
-    # Without continuous_usage_stats nobody tells how many tokens the first chunk brought.
-    usage = {"include_usage": True, "continuous_usage_stats": True}
-    return {
+        return {"text": prompt, "stream": True, "sampling_params": sampling}
+    common = {
         "model": model,
-        "prompt": workload.prompt,
         "stream": True,
-        "stream_options": usage,
+        # Without continuous_usage_stats nobody tells how many tokens the first chunk brought.
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        # The number of verify steps (sglang 0.5.23 entrypoints/openai/protocol.py:393, 961); older releases pass over it.
+        "return_spec_tokens_details": True,
         "temperature": 0,
-        "max_tokens": tokens,
         "ignore_eos": True,
     }
+    if workload.endpoint == "chat":
+        return {**common, "messages": [{"role": "user", "content": prompt}], "max_completion_tokens": tokens}
+    return {**common, "prompt": prompt, "max_tokens": tokens}
+
+
+def run_streams(
+    address: Address,
+    path: str,
+    bodies: Sequence[Mapping[str, Any]],
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Stream]:
+    """Send a request for each of ``bodies``, all at once, and read the answers to their ends, for ``timeout`` seconds at most."""
+    sent = [wire.request("POST", str(address), path, headers(), json.dumps(one).encode()) for one in bodies]
+    raw = streams.read(address.host, address.port, sent, timeout, clock)
+    return [_stream(address, number, one, timeout) for number, one in enumerate(raw)]
 
 
 def stream(
@@ -82,37 +100,37 @@ def stream(
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Stream:
-    """Send one request and read its answer to the end, for ``timeout`` seconds at most.
+    """One stream alone."""
+    return run_streams(address, path, [request], timeout, clock)[0]
 
-    The connection is made before the clock starts: what is timed is the server, not the handshake.
-    """
-    pieces: list[tuple[float, bytes]] = []
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-    sent = clock()
-    deadline = sent + timeout
+
+def _stream(address: Address, number: int, raw: streams.Raw, timeout: float) -> Stream:
+    """What a connection brought, as an answer. An answer of another status than 200 has no pieces: it is the fault."""
+    found = Stream(raw.sent, (), None, raw.began, number)
     fault: Fault | None = None
-    try:
-        connection.connect()
-        wire = connection.sock  # getresponse() lets go of it when the server closes after this answer
-        sent = clock()
-        connection.request("POST", path, json.dumps(request).encode(), headers())
-        answer = connection.getresponse()
-        if answer.status != 200:
-            return Stream(sent, (), _refused(answer.status, answer.read(PIECE)))
-        while True:
-            wire.settimeout(max(deadline - clock(), 0.001))
-            piece = answer.read1(PIECE)
-            if not piece:
-                break
-            pieces.append((clock(), piece))
-    except TimeoutError:
+    if isinstance(raw.broken, TimeoutError):
         fault = Fault("run_timeout", f"expected the whole answer within {timeout:g} s, found it unfinished")
-    except (OSError, http.client.HTTPException) as error:
-        what = getattr(error, "strerror", None) or type(error).__name__
-        fault = Fault("connection_lost", f"the connection to {address} broke after {len(pieces)} pieces ({what})")
-    finally:
-        connection.close()
-    return Stream(sent, tuple(pieces), fault)
+    elif raw.broken is not None:
+        fault = _lost(address, len(raw.pieces), why(raw.broken))
+    try:
+        answer = wire.answer(raw.pieces)
+    except wire.WireError as error:
+        return found._replace(fault=fault or _lost(address, len(raw.pieces), str(error)))
+    if answer.status != 200:
+        return found._replace(fault=_refused(answer.status, b"".join(piece for _, piece in answer.pieces)))
+    if fault is None and not answer.whole:
+        fault = _lost(address, len(answer.pieces), "it was closed before its end")
+    return found._replace(pieces=answer.pieces, fault=fault)
+
+
+def _lost(address: Address, pieces: int, what: str) -> Fault:
+    return Fault("connection_lost", f"the connection to {address} broke after {pieces} pieces ({what})")
+
+
+def why(error: Exception) -> str:
+    """The system's own words for an error. asyncio puts others into ``strerror``, so the number goes first."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error) or type(error).__name__
 
 
 def _refused(status: int, raw: bytes) -> Fault:
@@ -129,21 +147,36 @@ def said(raw: bytes | str) -> str:
 
 def ask(address: Address, path: str, timeout: float = 30.0) -> dict[str, Any]:
     """GET one JSON object. Raises ServerError."""
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
+    raw = _question("GET", address, path, None, timeout)
     try:
-        connection.request("GET", path, headers=headers())
-        answer = connection.getresponse()
-        raw = answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        what = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ServerError(f"http://{address}{path} does not answer ({what})") from None
-    finally:
-        connection.close()
-    try:
-        found = json.loads(raw) if answer.status == 200 else None
+        found = json.loads(raw)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        fault = _refused(answer.status, raw) if answer.status != 200 else "its answer is no JSON object"
-        raise ServerError(f"http://{address}{path}: {getattr(fault, 'text', fault)}")
+        raise ServerError(f"http://{address}{path}: its answer is no JSON object")
     return found
+
+
+def get_text(address: Address, path: str, timeout: float = 30.0) -> str:
+    """GET a text, such as /metrics. Raises ServerError."""
+    return _question("GET", address, path, None, timeout).decode("utf-8", "replace")
+
+
+def post(address: Address, path: str, request: Mapping[str, Any] | None = None, timeout: float = 60.0) -> bytes:
+    """POST, such as /flush_cache, and the answer's bytes. Raises ServerError."""
+    return _question("POST", address, path, json.dumps(request or {}).encode(), timeout)
+
+
+def _question(method: str, address: Address, path: str, request: bytes | None, timeout: float) -> bytes:
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
+    try:
+        connection.request(method, path, request, headers())
+        answer = connection.getresponse()
+        raw = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ServerError(f"http://{address}{path} does not answer ({why(error)})") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise ServerError(f"http://{address}{path}: {_refused(answer.status, raw).text}")
+    return raw

@@ -1,42 +1,34 @@
-"""From stamps to figures, pure: what one stream shows, and what it cannot show, with the reason.
+"""From stamps to figures, pure: what one stream shows, what several show together, and what cannot be shown, with the reason.
 
-Tokens come from the server's own count in each chunk (`meta_info.completion_tokens`, or `usage`), never from counting chunks:
-speculative decoding, a stream interval or a busy server put several tokens into one.
+    ttft_s         t_first - t_sent                         t_first: the first chunk that brings a token
+    decode_tok_s   (N_last - n_first) / (t_last - t_first)  n_first: the tokens of that chunk; they came before the timer began
+    e2e_tok_s      N_last / (t_last - t_sent)
+    accept_length  L = (N - 1) / spec_verify_ct             the tokens that verify steps brought; the first one is the prefill's
+    step_ms        1000 L / decode_tok_s                    T_step = L / rate; L = 1 without speculation
 
-    ttft_s        t_first - t_sent                     t_first: the first chunk that brings a token
-    decode_tok_s  (N - n_first) / (t_last - t_first)   n_first: the tokens of that chunk; they came before the timer began
-    e2e_tok_s     N / (t_last - t_sent)
-    step_ms       (t_last - t_first) / steps           steps: N - n_first; with speculation the verify steps
-
-t_last is the last chunk that brings a token: a closing usage chunk or `[DONE]` may come later and is no token.
+t_last is the last chunk of which the server says how many tokens there were by then, N_last: a closing usage chunk or `[DONE]`
+may come later and is no token. N, all tokens, is more than N_last only where the last ones had no chunk of their own, as tokens
+without text have none on the chat endpoint. SGLang's own spec_accept_length is N / spec_verify_ct, 1 / spec_verify_ct more.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+import hashlib
+import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.client import Fault, Stream, said
+from sglang_ext.bench.client import Fault, Stream
+from sglang_ext.bench.events import Timeline, parse, whole
 
-NOT_RECONCILED = "comparing with the server's windows exactly (flushed, aligned) is not in this release"
-
-
-class Chunk(NamedTuple):
-    """One event that may bring tokens: when its last byte was read, and how many tokens there were in all by then."""
-
-    at: float
-    tokens: int | None  # None: this event does not say
-
-
-class Timeline(NamedTuple):
-    """One answer, parsed."""
-
-    chunks: tuple[Chunk, ...]  # only those that bring tokens
-    total: int | None  # the server's last word on how many tokens there are
-    facts: dict[str, Any]  # prompt_tokens, cached_tokens, spec_verify_ct, dp_rank, finish: where told
-    done: bool  # the stream came to its own end
-    fault: Fault | None
+NOT_RECONCILED = "a run alone is not compared with the server's windows; a launch of a campaign is"
+NONE_CAME = "no token came"
+NO_COUNT = "the server does not say how many tokens it sent"
+NOT_EACH = "the server does not say how many tokens each chunk brings, so what the first one brought is not known"
+ONE_CHUNK = "all tokens came in one chunk"
+NO_STEPS = "the answer does not say how many verify steps it took (spec_verify_ct)"
+UNTOLD = "the server does not say"
+UNCOUNTED = "the answer has reasoning text, and the server counts no reasoning tokens"
 
 
 class Run(NamedTuple):
@@ -54,6 +46,11 @@ class Run(NamedTuple):
     server_gen_tok_s: float | None
     unknown: dict[str, str]
     fault: Fault | None
+    began: float = 0.0  # when it was sent, seconds since the epoch
+    stream: int = 0  # which of those that ran at once
+    reasoning_tokens: int | None = None
+    trace: dict[str, list[Any]] = {"t": [], "tokens": []}  # noqa: RUF012  per chunk: seconds since sent, tokens so far
+    text_sha256: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = {k: v for k, v in self._asdict().items() if k != "fault"}
@@ -61,155 +58,64 @@ class Run(NamedTuple):
         return {"valid": self.fault is None, "reason": reason, **fields, "reconciled": None}
 
 
-def events(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, str]]:
-    """The data of each server-sent event, and when its last data line was complete. An unfinished last line is no event."""
-    rest, data, at = b"", [], 0.0
-    for stamp, piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for raw in lines:
-            line = raw.rstrip(b"\r")
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
-                at = stamp
-            elif not line and data:
-                yield at, "\n".join(data)
-                data = []
-    if data:  # no blank line after the last event; its line is whole
-        yield at, "\n".join(data)
-
-
-def parse(stream: Stream) -> Timeline:
-    """Read a whole answer, of either endpoint: the events themselves show which."""
-    chunks: list[Chunk] = []
-    facts: dict[str, Any] = {}
-    seen, total = 0, None
-    done, fault = False, stream.fault
-    for at, text in events(stream.pieces):
-        if text == "[DONE]":
-            done = True
-            break
-        try:
-            event = json.loads(text)
-        except (ValueError, RecursionError):
-            event = None
-        if not isinstance(event, dict):
-            fault = fault or Fault("server_error", f"an event is no JSON object: {said(text)}")
-            break
-        if fault is None and (words := _error(event)) is not None:
-            fault = Fault("server_error", f"the server stopped with an error: {words}")
-        count, brings = _count(event, facts)
-        if count is not None:
-            if count < seen:
-                fault = fault or Fault(
-                    "usage_missing", f"the token count fell from {seen} to {count}: it is no running total"
-                )
-            brings = brings and count > seen
-            seen, total = max(seen, count), count
-        if brings:
-            chunks.append(Chunk(at, count))
-    return Timeline(tuple(chunks), total, facts, done, fault)
-
-
-def _error(event: dict[str, Any]) -> str | None:
-    """What an event says went wrong, in the server's words."""
-    error = event.get("error")
-    meta = event.get("meta_info")
-    finish = meta.get("finish_reason") if isinstance(meta, dict) else None
-    if error is None and isinstance(finish, dict) and finish.get("type") == "abort":
-        error = finish
-    if error is None and event.get("object") == "error":  # the OpenAI protocol's flat form
-        error = event
-    if isinstance(error, dict):
-        error = error.get("message") or "it gives no message"
-    return None if error is None else said(str(error))
-
-
-def _count(event: dict[str, Any], facts: dict[str, Any]) -> tuple[int | None, bool]:
-    """``(tokens so far or None, may it bring tokens)``; notes what else the event tells."""
-    meta, usage = event.get("meta_info"), event.get("usage")
-    for source in (meta, usage):
-        if isinstance(source, dict):
-            facts.update(
-                {k: source[k] for k in ("prompt_tokens", "cached_tokens", "spec_verify_ct", "dp_rank") if k in source}
-            )
-            details = source.get("prompt_tokens_details")
-            if isinstance(details, dict):
-                facts["cached_tokens"] = details.get("cached_tokens")
-    if isinstance(meta, dict):
-        finish = meta.get("finish_reason")
-        facts["finish"] = finish.get("type") if isinstance(finish, dict) else facts.get("finish")
-        return _whole(meta.get("completion_tokens")), True
-    choices = event.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        facts["finish"] = (isinstance(choice, dict) and choice.get("finish_reason")) or facts.get("finish")
-    # A last chunk without choices only repeats the usage: whenever it comes, its tokens were there before.
-    return _whole(usage.get("completion_tokens")) if isinstance(usage, dict) else None, bool(choices)
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
 def figures(stream: Stream, asked: int, *, speculative: bool | None) -> Run:
     """The figures of one stream of which ``asked`` tokens were wanted; ``speculative`` None: not known of this server."""
     line = parse(stream)
-    chunks, total, facts = line.chunks, line.total, line.facts
     unknown = {"reconciled": NOT_RECONCILED}
-    counted = bool(chunks) and all(c.tokens is not None for c in chunks) and chunks[-1].tokens == total
-    first, last = (chunks[0].at, chunks[-1].at) if chunks else (stream.sent, stream.sent)
-    span = last - first
 
-    def known(name: str, value: float | None, why: str) -> float | None:
+    def known(name: str, value: Any, reason: str) -> Any:
         if value is None:
-            unknown[name] = why
+            unknown[name] = reason
         return value
 
-    none_came = "no token came"
-    no_count = "the server does not say how many tokens it sent"
-    not_each = "the server does not say how many tokens each chunk brings, so what the first one brought is not known"
-    ahead = chunks[0].tokens if counted else None  # n_first
-    rest = total - ahead if counted and total is not None and ahead is not None else None
-    steps, why_steps = rest, not_each
-    verified, accept = _whole(facts.get("spec_verify_ct")), None
-    if speculative is False:
-        unknown["accept_length"] = "the server does not speculate"
-    elif verified:
-        accept = total / verified if total is not None else None
-        # The prefill brings the first token; in a first chunk of more there are verify steps nobody tells apart.
-        steps, why_steps = (verified, "") if ahead == 1 else (None, "the first chunk holds verify steps of its own")
-    else:
-        unknown["accept_length"] = "the answer does not say how many verify steps it took (spec_verify_ct)"
-        if speculative:
-            steps, why_steps = None, unknown["accept_length"]
-    if speculative is not False and verified and accept is None:
-        unknown["accept_length"] = no_count
-    one = "all tokens came in one chunk"
+    chunks, total = line.chunks, line.total
+    told = [(chunk.at, chunk.tokens) for chunk in chunks if chunk.tokens is not None]
+    each = bool(told) and chunks[0].tokens is not None  # what the first chunk brought is known
+    first, last = (chunks[0].at, chunks[-1].at) if chunks else (stream.sent, stream.sent)
+    ahead, came = (told[0][1], told[-1][1]) if each else (None, total)
+    last = told[-1][0] if each else last
+    rate = (came - ahead) / (last - first) if ahead is not None and came is not None and last > first else None
+    accept, no_accept = _accept_length(total, whole(line.facts.get("spec_verify_ct")), speculative)
+    # Nobody knows of every server whether it speculates; one that names no verify steps then takes one for each token.
+    length = 1.0 if accept is None and not speculative else accept
+    reason = ONE_CHUNK if each else NOT_EACH
+    thought = whole(line.facts.get("reasoning_tokens"))
+    uncounted = not thought and line.facts.get("thought", False)
     run = Run(
-        tokens=total,
+        tokens=known("tokens", total, NO_COUNT),
         chunks=len(chunks),
-        ttft_s=known("ttft_s", first - stream.sent if chunks else None, none_came),
-        decode_tok_s=known(
-            "decode_tok_s",
-            rest / span if rest is not None and span > 0 else None,
-            one if rest is not None else not_each,
-        ),
-        e2e_tok_s=known("e2e_tok_s", total / (last - stream.sent) if chunks and total else None, no_count),
-        accept_length=accept,
+        ttft_s=known("ttft_s", first - stream.sent if chunks else None, NONE_CAME),
+        decode_tok_s=known("decode_tok_s", rate, reason),
+        e2e_tok_s=known("e2e_tok_s", came / (last - stream.sent) if chunks and came else None, NO_COUNT),
+        accept_length=known("accept_length", accept, no_accept),
         step_ms=known(
-            "step_ms", 1000 * span / steps if steps and span > 0 else None, why_steps if steps is None else one
+            "step_ms", 1000 * length / rate if length and rate else None, no_accept if not length else reason
         ),
-        prompt_tokens=_whole(facts.get("prompt_tokens")),
-        cached_tokens=_whole(facts.get("cached_tokens")),
+        prompt_tokens=known("prompt_tokens", whole(line.facts.get("prompt_tokens")), UNTOLD),
+        cached_tokens=known("cached_tokens", whole(line.facts.get("cached_tokens")), UNTOLD),
         server_gen_tok_s=None,
         unknown=unknown,
         fault=line.fault,
+        began=stream.began,
+        stream=stream.number,
+        reasoning_tokens=known("reasoning_tokens", None if uncounted else thought, UNCOUNTED if uncounted else UNTOLD),
+        trace={"t": [round(at - stream.sent, 7) for at, _ in told], "tokens": [tokens for _, tokens in told]},
+        text_sha256=known("text_sha256", None if line.text is None else _sha256(line.text), "no text came"),
     )
-    if total is None:
-        unknown["tokens"] = no_count
-    for name in ("prompt_tokens", "cached_tokens"):
-        if getattr(run, name) is None:
-            unknown[name] = "the server does not say"
     return run if run.fault else run._replace(fault=_judge(run, line, asked))
+
+
+def _accept_length(total: int | None, steps: int | None, speculative: bool | None) -> tuple[float | None, str]:
+    """``(tokens of each verify step, "")``, or None and why. Tokens beyond the length asked for are not in it."""
+    if speculative is False:
+        return None, "the server does not speculate"
+    if not steps:
+        return None, NO_STEPS
+    return (None, NO_COUNT) if total is None else ((total - 1) / steps, "")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # JSON may hold half a pair
 
 
 def _judge(run: Run, line: Timeline, asked: int) -> Fault | None:
@@ -222,3 +128,77 @@ def _judge(run: Run, line: Timeline, asked: int) -> Fault | None:
     if run.decode_tok_s is None:
         return Fault("usage_missing", f"no decode rate can be stated: {run.unknown['decode_tok_s']}")
     return None
+
+
+def token_times(trace: dict[str, list[Any]], *, spread: bool) -> list[float]:
+    """Seconds since sent, for each token. ``spread`` False: a chunk's tokens at the moment it was read, when a user sees them.
+
+    True: evenly over the time since the read before, those of the first read at their own moment: closer to when they were made,
+    as sglang 0.5.23 benchmark/serving.py:792-797 has it.
+    """
+    times: list[float] = []
+    before, had = None, 0
+    for at, tokens in dict(zip(trace["t"], trace["tokens"], strict=True)).items():  # of one read, the last word
+        new = tokens - had
+        start = at if before is None or not spread else before
+        times += [start + (at - start) * number / new for number in range(1, new + 1)]
+        before, had = at, tokens
+    return times
+
+
+def together(runs: Sequence[Run]) -> dict[str, Any]:
+    """What streams that ran at once come to. ``decoding``: while all of them decode, so without prefill and thinning out."""
+    unknown: dict[str, str] = {}
+    ends = [run.began + run.trace["t"][-1] for run in runs if run.trace["t"]]
+    whole_span = len(ends) == len(runs) and all(run.tokens for run in runs)
+    tokens = sum(run.trace["tokens"][-1] for run in runs) if whole_span else None
+    seconds = max(ends) - min(run.began for run in runs) if whole_span else None
+    if not whole_span:
+        unknown["total_tok_s"] = NO_COUNT
+    common = _common(runs) if whole_span else None
+    if common is None:
+        unknown["decoding"] = "there was no time in which all streams decoded" if whole_span else NO_COUNT
+    return {
+        "streams": len(runs),
+        "tokens": tokens,
+        "seconds": seconds,
+        "total_tok_s": tokens / seconds if tokens and seconds else None,
+        "decoding": common,
+        "ttft_s": _spread([run.ttft_s for run in runs]),
+        "decode_tok_s": _spread([run.decode_tok_s for run in runs]),
+        "unknown": unknown,
+    }
+
+
+def _common(runs: Sequence[Run]) -> dict[str, float] | None:
+    """Tokens that came between the last stream's first chunk and the first stream's last one, and how fast."""
+    begin = max(run.began + run.trace["t"][0] for run in runs)
+    end = min(run.began + run.trace["t"][-1] for run in runs)
+    if end <= begin:
+        return None
+    rates = []
+    for run in runs:
+        inside = [
+            (at, tokens)
+            for at, tokens in zip(run.trace["t"], run.trace["tokens"], strict=True)
+            if begin <= run.began + at <= end
+        ]
+        if len(inside) < 2:
+            return None
+        rates.append((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
+    return {"seconds": end - begin, "tok_s": sum(rates)}
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Least, median, mean and greatest, and their coefficient of variation; None where one of them is not known."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    mean = statistics.fmean(known)
+    return {
+        "min": min(known),
+        "median": statistics.median(known),
+        "mean": mean,
+        "max": max(known),
+        "cv": statistics.stdev(known) / mean if len(known) > 1 and mean else 0.0,
+    }

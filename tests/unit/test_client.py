@@ -5,10 +5,13 @@ No wall-clock time is asserted: the server's script is compared with the stamps 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,10 +19,14 @@ import pytest
 
 from sglang_ext.bench import client
 from sglang_ext.bench.client import Address, Fault, ServerError, Stream
-from sglang_ext.bench.figures import Run, events, figures, parse
-from sglang_ext.bench.suite import Workload
+from sglang_ext.bench.events import events, parse
+from sglang_ext.bench.figures import Run, figures, together, token_times
+from sglang_ext.bench.suite import parse_suite
 
-WORK = Workload("hi", None, 10, 1, 4, 0, 0.0, True, 20.0, "generate")
+WORK = parse_suite(b'[suite]\nname = "s"\nsummary = "S"\n[workload]\nprompt = "hi"\ntokens = 10\n', "s.toml").workload
+
+
+DONE = (9.0, "[DONE]")
 
 
 def generate(tokens: int | None, *, finish: str | None = None, **meta: Any) -> str:
@@ -38,6 +45,15 @@ def completion(tokens: int | None, *, choices: bool = True, finish: str | None =
     """One event of /v1/completions."""
     usage = None if tokens is None else {"prompt_tokens": 6, "completion_tokens": tokens}
     return json.dumps({"choices": [{"text": "x", "finish_reason": finish}] if choices else [], "usage": usage})
+
+
+def chat(tokens: int | None, *, role: bool = False, **delta: str) -> str:
+    """One event of /v1/chat/completions."""
+    usage = None if tokens is None else {"prompt_tokens": 6, "completion_tokens": tokens}
+    content = {"role": "assistant", "content": ""} if role else delta
+    return json.dumps(
+        {"choices": [{"delta": {"reasoning_content": None, **content}, "finish_reason": None}], "usage": usage}
+    )
 
 
 def made(*script: tuple[float, str], sent: float = 100.0, fault: Fault | None = None) -> Stream:
@@ -63,7 +79,8 @@ def test_one_token_a_chunk() -> None:
     assert (run.tokens, run.chunks, run.fault) == (11, 11, None)
     close(run, ttft_s=1.0, decode_tok_s=10 / 5.0, e2e_tok_s=11 / 6.0, step_ms=500.0)
     assert (run.prompt_tokens, run.cached_tokens, run.accept_length) == (6, 5, None)
-    assert run.unknown.keys() == {"reconciled", "accept_length"}
+    assert run.unknown.keys() == {"reconciled", "accept_length", "reasoning_tokens"}
+    assert run.trace == {"t": [1.0 + 0.5 * i for i in range(11)], "tokens": list(range(1, 12))}
 
 
 def test_what_the_first_chunk_brought_is_not_decoded_in_the_time_after_it() -> None:
@@ -75,12 +92,11 @@ def test_several_tokens_a_chunk_and_their_verify_steps() -> None:
     script = [*steady([1, 4, 7, 10]), (3.0, generate(12, finish="length", spec_verify_ct=4)), (3.0, "[DONE]")]
     run = figures(made(*script), 12, speculative=True)
     assert (run.tokens, run.chunks) == (12, 5)
-    close(run, decode_tok_s=11 / 2.0, accept_length=3.0, step_ms=500.0)
-    # Where the first chunk holds tokens of verify steps, nobody tells how many steps came after it.
+    close(run, decode_tok_s=11 / 2.0, accept_length=11 / 4, step_ms=500.0)  # the prefill's token is no verify step's
+    # Where the first chunk holds tokens of verify steps, nobody tells how many steps came after it: T_step = L / rate still.
     script[0] = (1.0, generate(3))
     run = figures(made(*script), 12, speculative=True)
-    close(run, decode_tok_s=9 / 2.0, accept_length=3.0)
-    assert run.step_ms is None and "verify steps of its own" in run.unknown["step_ms"]
+    close(run, decode_tok_s=9 / 2.0, accept_length=11 / 4, step_ms=1000 * (11 / 4) / (9 / 2.0))
 
 
 def test_a_speculating_server_that_does_not_tell_its_steps() -> None:
@@ -126,6 +142,81 @@ def test_no_usage_at_all_is_unknown_and_never_a_count_of_chunks() -> None:
         assert "does not say how many tokens" in run.unknown["tokens"]
 
 
+def test_a_role_a_finish_reason_and_a_closing_usage_are_no_chunks() -> None:
+    finish = json.dumps({"choices": [{"delta": {"reasoning_content": None}, "finish_reason": "length"}]})
+    script = [
+        (0.5, chat(None, role=True)), (1.0, chat(1, reasoning_content="a")), (2.0, chat(3, content="b")),
+        (3.0, finish), (9.0, completion(3, choices=False)), (9.0, "[DONE]"),
+    ]  # fmt: skip
+    run = figures(made(*script), 3, speculative=False)
+    assert (run.tokens, run.chunks, run.fault) == (3, 2, None)
+    close(run, ttft_s=1.0, decode_tok_s=2 / 1.0, e2e_tok_s=3 / 2.0)
+    assert run.text_sha256 == hashlib.sha256(b"ab").hexdigest()
+
+
+def test_a_tail_without_chunks_is_in_the_total_and_in_no_rate() -> None:
+    script = [(1.0, chat(1, content="a")), (2.0, chat(3, content="b")), (9.0, completion(5, choices=False)), DONE]
+    run = figures(made(*script), 5, speculative=False)
+    assert (run.tokens, run.trace["tokens"], run.fault) == (5, [1, 3], None)
+    close(run, decode_tok_s=2.0, e2e_tok_s=3 / 2.0)
+
+
+def test_reasoning_tokens_from_either_place() -> None:
+    def told(**usage: Any) -> Run:
+        event = json.dumps({"choices": [{"text": "x"}], "usage": {"completion_tokens": 2, **usage}})
+        return figures(made(*steady([1], completion), (2.0, event), DONE), 2, speculative=False)
+
+    assert told(reasoning_tokens=1).reasoning_tokens == 1
+    assert told(reasoning_tokens=None, completion_tokens_details={"reasoning_tokens": 2}).reasoning_tokens == 2
+    assert told(reasoning_tokens=0).reasoning_tokens == 0
+    assert told().reasoning_tokens is None and told().unknown["reasoning_tokens"] == "the server does not say"
+
+
+def test_text_that_repeats_and_text_that_goes_on() -> None:
+    def event(text: str, ids: int, tokens: int) -> str:
+        return json.dumps({"text": text, "output_ids": [7] * ids, "meta_info": {"completion_tokens": tokens}})
+
+    whole = hashlib.sha256(b"aba").hexdigest()
+    repeats = [(1.0, event("a", 1, 1)), (2.0, event("ab", 2, 2)), (3.0, event("aba", 3, 3)), DONE]
+    goes_on = [(1.0, event("a", 1, 1)), (2.0, event("b", 1, 2)), (3.0, event("a", 1, 3)), DONE]
+    for script in (repeats, goes_on):
+        assert figures(made(*script), 3, speculative=False).text_sha256 == whole
+    assert figures(made((1.0, json.dumps({"meta_info": {}})), DONE), 3, speculative=False).text_sha256 is None
+
+
+def test_verify_steps_of_the_openai_endpoints() -> None:
+    extra = json.dumps({"choices": [], "sglext": {"spec_tokens_details": {"spec_verify_ct": 2}}})
+    script = [*steady([1, 4, 7], completion), (3.0, extra), DONE]
+    run = figures(made(*script), 7, speculative=True)
+    close(run, accept_length=3.0, decode_tok_s=6.0, step_ms=500.0)
+
+
+def test_token_times_together_and_spread() -> None:
+    trace = {"t": [1.0, 2.0, 2.5], "tokens": [2, 6, 7]}
+    assert token_times(trace, spread=False) == [1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.5]
+    assert token_times(trace, spread=True) == [1.0, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5]
+    once = {
+        "t": [1.0, 2.0, 2.0],
+        "tokens": [1, 2, 3],
+    }  # two chunks in one read: nobody tells when the first of them came
+    assert token_times(once, spread=True) == [1.0, 1.5, 2.0]
+
+
+def test_streams_together() -> None:
+    def one(began: float, rate: float, number: int) -> Run:
+        script = [(1.0 + i / rate, generate(i + 1)) for i in range(21)]
+        return figures(made(*script, (99.0, "[DONE]"))._replace(began=began, number=number), 21, speculative=False)
+
+    found = together([one(50.0, 10.0, 0), one(50.5, 5.0, 1)])
+    assert found["streams"] == 2 and found["tokens"] == 42
+    assert found["seconds"] == pytest.approx(5.5) and found["total_tok_s"] == pytest.approx(42 / 5.5)
+    # Both decode from 51.5 on, until the first has all of its tokens at 53.
+    assert found["decoding"]["seconds"] == pytest.approx(1.5) and found["decoding"]["tok_s"] == pytest.approx(15.0)
+    assert found["decode_tok_s"]["min"] == pytest.approx(5.0) and found["decode_tok_s"]["mean"] == pytest.approx(7.5)
+    apart = together([one(50.0, 10.0, 0), one(60.0, 5.0, 1)])
+    assert apart["decoding"] is None and apart["unknown"]["decoding"].startswith("there was no time")
+
+
 def test_a_count_that_is_no_running_total_is_not_believed() -> None:
     run = figures(made(*steady([1, 3, 2]), (9.0, "[DONE]")), 2, speculative=False)
     assert run.fault is not None and run.fault.code == "usage_missing"
@@ -140,7 +231,6 @@ def test_all_in_one_chunk_has_no_rate() -> None:
     close(run, e2e_tok_s=5.0)
 
 
-DONE = (9.0, "[DONE]")
 EARLY = (3.0, generate(3, finish="stop"))
 ERROR = (3.0, json.dumps({"error": {"message": "out of\nmemory"}}))
 
@@ -244,8 +334,10 @@ class Script:
         self.server.server_close()
         self.thread.join()
 
-    def stream(self, timeout: float = 20.0, work: Workload = WORK) -> Stream:
-        return client.stream(self.address, client.PATHS[work.endpoint], client.body(work, work.tokens, "m"), timeout)
+    def stream(self, timeout: float = 20.0, work: Any = WORK) -> Stream:
+        return client.stream(
+            self.address, client.PATHS[work.endpoint], client.body(work, work.tokens, "m", "hi"), timeout
+        )
 
 
 def sse(*texts: str) -> list[tuple[float, bytes]]:
@@ -274,11 +366,19 @@ def test_a_scripted_stream_has_the_figures_of_its_own_stamps() -> None:
 def test_the_clock_is_read_at_each_piece_and_nowhere_else() -> None:
     ticks: Iterator[float] = iter(range(1000))
     with Script(sse(generate(1), generate(2), "[DONE]")) as script:
-        path, request = client.PATHS["generate"], client.body(WORK, 2, "m")
+        path, request = client.PATHS["generate"], client.body(WORK, 2, "m", "hi")
         answer = client.stream(script.address, path, request, 1e6, clock=lambda: float(next(ticks)))
-    # One look each: deadline, sent; then before and after every piece.
-    assert answer.sent == 1.0 and [at for at, _ in answer.pieces] == [3.0, 5.0, 7.0]
-    close(figures(answer, 2, speculative=False), ttft_s=2.0, decode_tok_s=1 / 2.0, e2e_tok_s=2 / 4.0)
+    # Sent; the head, which brings nothing; then each piece.
+    assert answer.sent == 0.0 and [at for at, _ in answer.pieces] == [2.0, 3.0, 4.0]
+    close(figures(answer, 2, speculative=False), ttft_s=2.0, decode_tok_s=1.0, e2e_tok_s=2 / 3.0)
+
+
+def test_chat_asks_with_a_message() -> None:
+    with Script(sse(chat(1, content="a"), chat(2, content="b"), "[DONE]")) as script:
+        run = figures(script.stream(work=WORK._replace(endpoint="chat", tokens=2)), 2, speculative=False)
+    ((path, request, _),) = script.requests
+    assert path == "/v1/chat/completions" and request["messages"] == [{"role": "user", "content": "hi"}]
+    assert (request["max_completion_tokens"], run.fault) == (2, None)
 
 
 def test_completions_asks_for_usage_in_every_chunk() -> None:
@@ -341,10 +441,83 @@ def test_nobody_listens() -> None:
         client.ask(script.address, "/server_info")
 
 
+@contextmanager
+def answering(raw: bytes, *, close: bool) -> Iterator[Address]:
+    """A server that reads a request's head, says ``raw``, and closes the connection or does not."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(raw)
+                if not close:
+                    connection.recv(1 << 16)  # until the client closes it
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield Address("127.0.0.1", listening.getsockname()[1])
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_server_that_keeps_the_connection_open_is_not_waited_for() -> None:
+    event = f"data: {generate(2)}\n\ndata: [DONE]\n\n".encode()
+    with answering(CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event), close=False) as address:
+        answer = client.stream(address, "/generate", {}, 3600.0)
+    assert answer.fault is None and parse(answer).total == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "after 0 pieces (no answer)"),
+        (b"SSH-2.0-x\r\n\r\n", "(no HTTP answer)"),
+        (CHUNKED + b"5\r\nda", "after 1 pieces (it was closed before its end)"),
+    ],
+)
+def test_what_is_no_whole_answer(raw: bytes, part: str) -> None:
+    with answering(raw, close=True) as address:
+        fault = client.stream(address, "/generate", {}, 20.0).fault
+    assert fault is not None and fault.code == "connection_lost" and part in fault.text
+
+
+def test_a_prompt_longer_than_the_kernels_buffer() -> None:
+    with Script(sse(generate(2), "[DONE]")) as script:
+        answer = client.stream(script.address, "/generate", {"text": "x" * 30_000_000}, 60.0)
+    assert answer.fault is None and len(script.requests[0][1]["text"]) == 30_000_000
+
+
 def test_a_run_that_does_not_end_is_given_up() -> None:
     with Script([*sse(generate(1)), (2.0, b"data: late\n\n")]) as script:
         run = figures(script.stream(timeout=0.3), 10, speculative=False)
     assert str(run.fault) == "run_timeout: expected the whole answer within 0.3 s, found it unfinished"
+
+
+def test_a_stream_that_cannot_be_made_stops_the_others() -> None:
+    with Script([(0, b"")]) as script:
+        pass
+    streams = client.run_streams(script.address, "/generate", [{}, {}], 5.0)
+    assert [s.fault.code for s in streams if s.fault] == ["connection_lost"] * 2 and [s.number for s in streams] == [
+        0,
+        1,
+    ]
+
+
+def test_an_address_as_a_url_has_it() -> None:
+    assert (str(Address("127.0.0.1", 1)), str(Address("::1", 1))) == ("127.0.0.1:1", "[::1]:1")
+
+
+def test_a_text_and_a_post() -> None:
+    with Script([(0, b"a 1\nb 2\n")]) as script:
+        assert client.get_text(script.address, "/metrics") == "a 1\nb 2\n"
+    with Script([(0, b"flushed")]) as script:
+        assert client.post(script.address, "/flush_cache") == b"flushed"
+    with Script([(0, b"no")], status=400) as script, pytest.raises(ServerError, match="HTTP 400: no"):
+        client.post(script.address, "/flush_cache")
 
 
 def test_a_question_is_answered_by_a_json_object_or_not_at_all() -> None:
