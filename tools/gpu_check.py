@@ -6,7 +6,8 @@
 
 Each rank is a real torch process that sets NCCL variables through os.environ, makes a communicator and sums a tensor. Then,
 from outside: is each variable in the process's memory (the live reader), did NCCL's own log say it took it, is the mapped
-libnccl the version torch says it is, do the ranks stand where the log says they stand, and is the sum right?
+libnccl the version torch says it is, do the ranks stand where the log says they stand, and is the sum right? And of the
+machine's state (`sglang_ext/bench/machine`): is each GPU read, are its times in nanoseconds, are the ranks seen on it?
 
 A line of the report is *right*, *wrong*, or *open* where this machine cannot tell: with one rank NCCL does not look at
 NCCL_PROTO, NCCL_ALGO and NCCL_P2P_LEVEL at all. Exit codes: 0 nothing wrong, 1 something wrong, 3 no GPU, or no torch for one.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from sglang_ext.bench.machine.nvml import Gpu, Library
     from sglang_ext.nccl.library import Loaded
     from sglang_ext.nccl.testimony import Testimony
     from sglang_ext.verify.live import LiveEnviron
@@ -174,7 +176,7 @@ def check(ranks: int, gpus: int, version: tuple[int, ...]) -> list[Line]:
             for one in told:
                 text = b"".join(path.read_bytes() for path in sorted(folder.glob(f"nccl.*.{one['pid']}")))
                 lines += judge(one, ranks, gpus, read_live(one["pid"]), library.of_process(one["pid"]), log.parse(text))
-            return lines
+            return lines + state([one["pid"] for one in told])
         finally:
             end(children)
 
@@ -294,6 +296,67 @@ def chosen(who: str, ranks: int, said: Testimony) -> Line:
     return Line(
         RIGHT if good or ranks == 1 else WRONG, what, ", ".join(f"{algo}/{proto}" for algo, proto in sorted(runs))
     )
+
+
+def state(pids: Sequence[int], seconds: float = 2.0) -> list[Line]:
+    """What NVML says of the GPUs while the ranks hold them."""
+    from sglang_ext.bench.machine import nvml, observe
+
+    found = {fault.code for fault in observe.preflight([], patience=0)}
+    observer = observe.start(pids, every=seconds / 10)
+    time.sleep(seconds)
+    lines = watched(observer.stop(), found)
+    opened = nvml.open_library()
+    if not isinstance(opened, str):
+        lines += [in_nanoseconds(opened, gpu) for gpu in nvml.selected(opened.gpus()) if gpu.handle is not None]
+        opened.close()
+    return lines
+
+
+def watched(seen: Mapping[str, Any], found: set[str]) -> list[Line]:
+    """The lines about one watch over ranks that do nothing; ``found``: what a preflight said of them."""
+    if not seen["gpus"]:
+        return [Line(WRONG, "NVML", seen["unknown"].get("gpus", "it shows no GPU"))]
+    looks, cost = seen["observer"]["looks"], seen["observer"]["cpu_s"]
+    said = f"of GPUs that ranks hold: {', '.join(sorted(found)) or 'free'}"
+    lines = [
+        Line(RIGHT if "gpu_busy" in found else WRONG, "preflight", said),
+        Line(
+            RIGHT if looks > 1 else WRONG,
+            "watching",
+            f"{looks} looks, {cost / max(looks, 1) * 1000:.2f} ms of CPU each",
+        ),
+    ]
+    for gpu in seen["gpus"]:
+        who, samples, energy = f"GPU {gpu['index']}", gpu["samples"], gpu["deltas"].get("energy_mj")
+        last = {name: values[-1] for name, values in samples.items() if values and name != "t"}
+        missed = [name for name in ("sm_mhz", "temp_c", "power_w", "reasons") if last.get(name) is None]
+        told = ", ".join(f"{name} {value}" for name, value in last.items() if value is not None)
+        lines.append(
+            Line(WRONG if missed else RIGHT, f"{who}: figures", f"not read: {', '.join(missed)}" if missed else told)
+        )
+        grown = OPEN if energy is None else RIGHT if energy > 0 else WRONG
+        lines.append(Line(grown, f"{who}: energy", "not told" if energy is None else f"{energy} mJ in the watch"))
+        strangers = ", ".join(f"pid {one['pid']}" for one in gpu["strangers"])
+        lines.append(Line(WRONG if strangers else RIGHT, f"{who}: strangers", strangers or "none beside the ranks"))
+        lines += [Line(OPEN, f"{who}: {name}", why) for name, why in gpu["unknown"].items()]
+    return lines
+
+
+def in_nanoseconds(library: Library, gpu: Gpu) -> Line:
+    """Field 74 has no unit in NVML's header; the violation status, documented in nanoseconds, counts the same thing."""
+    from sglang_ext.bench.machine import questions
+
+    what, power = f"GPU {gpu.number}: unit of times", questions.TIMES[0]
+    field = library.fields(gpu.handle, [power.field])[power.field]
+    try:
+        status = library.ask((questions.VIOLATION,), gpu.handle, power.policy).violationTime
+    except questions.Unreadable as why:
+        return Line(OPEN, what, str(why))
+    if not isinstance(field, int) or 0 in (field, status):
+        return Line(OPEN, what, f"nothing to compare: field {field}, status {status}")
+    good = abs(field - status) <= 0.01 * status
+    return Line(RIGHT if good else WRONG, what, f"field {field}, violation status {status} ns")
 
 
 def table(lines: Sequence[Line], ranks: int, gpus: int, version: tuple[int, ...]) -> str:
