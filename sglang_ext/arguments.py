@@ -22,11 +22,53 @@ def add_gate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", metavar="SUITE.toml", help="what to ask: prompt, tokens, runs")
-    parser.add_argument(
-        "--json", type=given, metavar="FILE", help="keep the receipt in FILE; - prints it instead of the table"
-    )
+    parser.add_argument("suite", metavar="SUITE.toml", help="what to ask, and of which arms")
+    add_result_options(parser)
     add_verify_options(parser)
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """Where a bench's results go: the same for `bench run` and `bench rerun`."""
+    add_report_option(parser, what="the receipt", instead="the table")
+    parser.add_argument("--html", type=given, metavar="FILE", help="write the report as one HTML page to FILE")
+    parser.add_argument(
+        "--out",
+        type=given,
+        metavar="DIR",
+        help="the campaign folder, for a suite with arms: made, or gone on with where it holds this campaign; default: "
+        "NAME-DATE-TIME here",
+    )
+
+
+def add_bench_rerun_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`")
+    parser.add_argument(
+        "--suite", type=given, metavar="SUITE.toml", help="its suite; default: where it was, or beside the receipt"
+    )
+    add_result_options(parser)
+    add_verify_options(parser)
+
+
+def add_bench_plan_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE.toml", help="a suite with arms")
+    parser.add_argument(
+        "--ready", type=seconds, metavar="SECONDS", help="how long a server takes to be ready, for the time"
+    )
+    parser.add_argument("--rate", type=rate, metavar="TOK_S", help="about how fast one stream is, for the time")
+    add_report_option(parser, what="the plan", instead="the table")
+
+
+def add_bench_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`")
+    parser.add_argument("--html", type=given, metavar="FILE", help="write it as one HTML page to FILE")
+
+
+def rate(text: str) -> float:
+    """Tokens a second, more than none."""
+    value = seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"expected more than 0 tokens a second, found {text!r}")
+    return value
 
 
 def add_diff_options(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,15 @@ EXITS = (
     "  2  the command line, profile or contract is wrong, or several servers could be meant\n"
     "  3  UNKNOWN: it could not be seen, or there is no server\n"
 )
+BENCH_EXITS = (
+    "exit status:\n"
+    "  0  VALID: verified before and after, every run counts, and a campaign's question has an answer\n"
+    "  1  a requirement is not met, a run does not count, or the control differs from the baseline (INVALID)\n"
+    "  2  the command line, suite, profile, contract or folder is wrong, or several servers could be meant\n"
+    "  3  UNKNOWN: it could not be seen, there is no server; or client and server disagree about the rate (UNRECONCILED)\n"
+    "  4  verified before, but not after (INVALID)\n"
+    "  5  the numbers are sound and do not decide (INCONCLUSIVE)\n"
+)
 
 
 class Verb(NamedTuple):
@@ -78,24 +87,69 @@ VERBS = {
         },
     ),
     "bench run": Verb(
-        "take a number, only where the contract is proven",
+        "take a number, or compare servers, only where the contract is proven",
         arguments.add_bench_options,
         "run_bench",
         {
             "description": (
-                "Verify, send the suite's streams one after the other, verify again, and say what the client saw: time to the\n"
-                "first token, decode rate, whole rate. No PASS, no number. docs/bench.md has the suite's format and each formula."
+                "A suite without arms: verify a running server, send the suite's streams one after the other, verify again.\n"
+                "No PASS, no number. Selectors and contract are those of verify-env.\n\n"
+                "A suite with arms: a campaign. In randomised blocks each arm's server is started, proven, measured, proven\n"
+                "again and ended; the folder --out keeps every launch as it ends, and the same command goes on with a campaign\n"
+                "that was interrupted. At the end: each arm against the baseline, with an interval, and a verdict.\n\n"
+                "docs/bench.md has every figure, docs/campaign.md the campaign, docs/suites.md the suite."
+            ),
+            "epilog": (
+                BENCH_EXITS + "  130  interrupted (SIGINT); a campaign keeps its finished blocks\n\n"
+                "examples:\n"
+                "  sglang-ext bench run benchmarks/baseline.toml --json baseline.receipt.json\n"
+                "  sglang-ext bench run benchmarks/kimi-k2.5-eagle3.toml --out kimi-eagle3"
+            ),
+        },
+    ),
+    "bench plan": Verb(
+        "what a campaign would do and could find; starts nothing",
+        arguments.add_bench_plan_options,
+        "run_bench_plan",
+        {
+            "description": (
+                "Say of a suite with arms: which server is started when, how many launches that are, how long they take, and\n"
+                "the smallest change that many pairs would find."
             ),
             "epilog": (
                 "exit status:\n"
-                "  0  VALID: verified before and after, and every run counts\n"
-                "  1  FAIL: a requirement is not met and nothing was measured, or a run does not count (INVALID)\n"
-                "  2  the command line, suite, profile or contract is wrong, or several servers could be meant\n"
-                "  3  UNKNOWN: it could not be seen, there is no server, or it cannot be asked\n"
-                "  4  verified before, but not after (INVALID)\n"
-                "  130  interrupted (SIGINT)\n\n"
+                "  0  done\n"
+                "  2  the command line or the suite is wrong\n\n"
                 "example:\n"
-                "  sglang-ext bench run benchmarks/baseline.toml --json baseline.receipt.json"
+                "  sglang-ext bench plan benchmarks/kimi-k2.5-eagle3.toml --ready 600 --rate 80"
+            ),
+        },
+    ),
+    "bench report": Verb(
+        "a receipt as text, and as one HTML page",
+        arguments.add_bench_report_options,
+        "run_bench_report",
+        {
+            "usage": "sglang-ext bench report RECEIPT [--html FILE]",
+            "description": "Show a receipt of `bench run`, from itself alone: on another machine, years later.",
+            "epilog": "exit status: the one the receipt was taken with; 2 where it cannot be read\n",
+        },
+    ),
+    "bench rerun": Verb(
+        "repeat a receipt, or say what no longer matches",
+        arguments.add_bench_rerun_options,
+        "run_bench_rerun",
+        {
+            "description": (
+                "Compare what a receipt was taken on with what is here: suite and prompts, packages, driver, machine; and,\n"
+                "once a server runs, its arguments, environment, patched files and libnccl. Repeat the bench where all of it is\n"
+                "the same."
+            ),
+            "epilog": (
+                BENCH_EXITS.replace("a requirement", "something no longer matches, a requirement", 1)
+                + "  130  interrupted (SIGINT)\n\n"
+                "example:\n"
+                "  sglang-ext bench rerun kimi-eagle3/receipt.json --out kimi-eagle3-again"
             ),
         },
     ),

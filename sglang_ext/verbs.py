@@ -206,20 +206,79 @@ def run_gate(options: argparse.Namespace) -> int:
     return checked(options, act)
 
 
-def run_bench(options: argparse.Namespace) -> int:
+def study() -> Any:
+    """What understands numbers. Loads numpy and scipy."""
+    from sglang_ext.bench.verb import Study
+    from sglang_ext.study import power, sequential, verdict
+
+    return Study(sequential.stop, verdict.judge, power.outlook)
+
+
+def bench(options: argparse.Namespace, act: Any) -> int:
+    """Run ``act(check, keep)``, a bench; what ends it early becomes one sentence."""
     from sglang_ext.bench import verb
 
-    def act(contract: Any) -> int:
-        return verb.run(options.suite, options.json, lambda main: check_pinned(options, contract, main))
-
+    given = {
+        "--run": options.run,
+        "--port": options.port,
+        "--pid": options.pid,
+        "--profile": options.profile,
+        "--set": options.sets,
+        "--absent": options.absents,
+    }
+    named = tuple(name for name, value in given.items() if value)
+    keep = verb.Keep(options.out, options.json, options.html, named)
     try:
-        return checked(options, act)
+        return checked(options, lambda contract: act(lambda main: check_pinned(options, contract, main), keep))
     except verb.InputError as error:
         complain(str(error))
         return USAGE
+    except verb.Interrupted as told:
+        import signal
+
+        from sglang_ext.delivery.supervisor import die_as
+
+        complain(told.text)
+        return die_as([signal.Signals(told.number)])
     except KeyboardInterrupt:
         complain("interrupted: no number, no receipt")
         return 130
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from sglang_ext.bench import verb
+
+    return bench(options, lambda check, keep: verb.run(options.suite, keep, check, study))
+
+
+def run_bench_rerun(options: argparse.Namespace) -> int:
+    from sglang_ext.bench import verb
+
+    return bench(options, lambda check, keep: verb.rerun(options.receipt, options.suite, keep, check, study))
+
+
+def run_bench_plan(options: argparse.Namespace) -> int:
+    from sglang_ext.bench import verb
+
+    try:
+        found = verb.plan(options.suite, study, options.ready, options.rate)
+    except verb.InputError as error:
+        complain(str(error))
+        return USAGE
+    write_json(found, options.json)
+    if options.json != "-":
+        print(verb.plan_text(found))
+    return 0
+
+
+def run_bench_report(options: argparse.Namespace) -> int:
+    from sglang_ext.bench import verb
+
+    try:
+        return verb.show(options.receipt, options.html)
+    except verb.InputError as error:
+        complain(str(error))
+        return USAGE
 
 
 def run_diff(options: argparse.Namespace) -> int:

@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_ext.bench import journal
+from sglang_ext.bench.journal import JournalError, read_json
 from sglang_ext.bench.runner import VALID, Outcome
 
 SCHEMA = "sglang-ext/bench/1"
+SCHEMAS = (SCHEMA, journal.SCHEMA)
 WINDOW = (
     "server_gen_tok_s is the server's own figure for its last window of decode steps (40 by default) that ended by the time the "
     "run was over: one window, which may hold idle time, prefill or the run before; it is no rate of the run"
@@ -27,8 +30,8 @@ def receipt(outcome: Outcome) -> dict[str, Any]:
         verified = False  # PASS twice, but of other workers
     launch = {
         "verified": verified,
-        "runs": [run.to_json() for run in outcome.runs],
-        "warmups": [run.to_json() for run in outcome.warmups],
+        "runs": outcome.taken.runs_json(),
+        "warmups": outcome.taken.warmups_json(),
     }
     return {
         "schema": SCHEMA,
@@ -56,6 +59,19 @@ def essentials(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: report[key] for key in keys}, "workers": workers, "problems": problems}
 
 
+def load(path: str) -> dict[str, Any]:
+    """A receipt of ours, VALID or not. Raises ReceiptError."""
+    try:
+        found = read_json(path)
+    except JournalError as error:
+        raise ReceiptError(str(error)) from None
+    if found is None:
+        raise ReceiptError(f"receipt {path}: expected a file, found none; name one that bench run has written")
+    if found.get("schema") not in SCHEMAS:
+        raise ReceiptError(f"receipt {path}: expected schema {' or '.join(SCHEMAS)}, found {found.get('schema')!r}")
+    return found
+
+
 def check_writable(path: str) -> None:
     """Raise ReceiptError now, and not after minutes of measuring, where no receipt could be written."""
     folder = os.path.dirname(os.path.abspath(path))
@@ -65,6 +81,20 @@ def check_writable(path: str) -> None:
         raise ReceiptError(
             f"receipt {path}: expected a writable folder, found none at {folder}; make it or name another"
         )
+
+
+def place_for(path: str, state: str) -> str:
+    """Where a receipt of ``state`` goes that was asked for at ``path``: one without a number replaces none that has one."""
+    if state == VALID or not os.path.isfile(path):
+        return path
+    try:
+        earlier = read_json(path)
+    except JournalError:
+        return path  # whatever it was, no receipt can be made of it
+    if earlier is None or earlier.get("schema") not in SCHEMAS or earlier.get("state") != VALID:
+        return path
+    stem, extension = os.path.splitext(path)
+    return f"{stem}.{state.lower()}{extension}"
 
 
 def write(path: str, value: Mapping[str, Any]) -> None:

@@ -33,7 +33,8 @@ EVERY = 5.0  # seconds between signs of life
 class Progress:
     """Lines on stderr, and every few seconds a sign of life. Its thread sleeps nearly always: it must not be measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float = EVERY) -> None:
+        self._every = every
         self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._live, name="sglang-ext-progress", daemon=True)
@@ -53,9 +54,9 @@ class Progress:
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def _live(self) -> None:
-        while not self._over.wait(EVERY):
+        while not self._over.wait(self._every):
             waited = time.monotonic() - self._began
-            if waited >= EVERY:
+            if waited >= self._every:
                 print(f"bench: ... {waited:.0f} s", file=sys.stderr, flush=True)
 
 

@@ -1,47 +1,64 @@
-"""Suites: TOML files that say what to ask a server for, read strictly: nothing is skipped, nothing is guessed."""
+"""Suites: TOML files that say what to ask a server for and, with arms, which servers to compare. Read strictly."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# All that a file may hold: key -> (type, default; REQUIRED where there is none).
-REQUIRED = object()
-TABLES: Mapping[str, Mapping[str, tuple[type, Any]]] = {
-    "suite": {"name": (str, REQUIRED), "summary": (str, REQUIRED)},
-    "workload": {
-        "prompt": (str, None),
-        "prompt_file": (str, None),
-        "tokens": (int, 2048),
-        "runs": (int, 5),
-        "warmup_tokens": (int, 128),
-        "warmup_runs": (int, 1),
-        "temperature": (float, 0.0),
-        "ignore_eos": (bool, True),
-        "timeout_s": (float, 600.0),
-        "endpoint": (str, "generate"),
-    },
+from sglang_ext.bench import strict
+from sglang_ext.bench.arms import Arm, command, missing, read_arms, read_paths, with_control
+from sglang_ext.bench.prompts import Prompt, check_natural, read_prompt
+from sglang_ext.bench.strict import REQUIRED, Keys, SuiteError, error
+from sglang_ext.bench.under_test import check_arms, check_entries
+
+__all__ = [
+    "Arm", "Campaign", "Suite", "SuiteError", "Workload", "changed", "command", "load_suite", "missing", "parse_suite",
+]  # fmt: skip
+
+# All that a file may hold: key -> (type, default; REQUIRED where there is none). [server] and [[arm]] are in `arms`.
+SUITE: Keys = {"name": (str, REQUIRED), "summary": (str, REQUIRED)}
+WORKLOAD: Keys = {
+    "prompt": (str, None),
+    "prompt_file": (str, None),
+    "tokens": (int, 2048),
+    "runs": (int, 5),
+    "warmup_tokens": (int, 128),
+    "warmup_runs": (int, 1),
+    "temperature": (float, 0.0),
+    "ignore_eos": (bool, True),
+    "timeout_s": (float, 600.0),
+    "endpoint": (str, "generate"),
 }
-ENDPOINTS = ("generate", "completions")
-LEAST = {"tokens": 2, "runs": 1, "warmup_tokens": 1, "warmup_runs": 0}  # one token has no decode rate
+WITH_ARMS: Keys = {**WORKLOAD, "prompts": (list, None), "streams": (int, 1)}
+CAMPAIGN: Keys = {
+    "blocks": (int, 8),
+    "seed": (int, None),
+    "control": (bool, True),
+    "effect": (float, 0.02),
+    "margin": (float, 0.01),
+    "alpha": (float, 0.05),
+    "under_test": (list, REQUIRED),
+    "rule": (str, "fixed"),
+    "ready_timeout_s": (float, 3600.0),
+    "settle_s": (float, 0.0),
+}
+ALONE, TABLES = ("[suite]", "[workload]"), ("[suite]", "[workload]", "[paths]", "[campaign]", "[server]", "[arm]")
+ENDPOINTS, CHAT = ("generate", "completions"), "chat"
+RULES = ("fixed", "sequential")
+# One token has no decode rate; one pair has no spread.
+LEAST = {"tokens": 2, "runs": 1, "warmup_tokens": 1, "warmup_runs": 0, "streams": 1, "blocks": 2, "seed": 0}
 FIXED = {
     "temperature": 0.0,
     "ignore_eos": True,
 }  # every run is greedy and of full length: runs that differ compare nothing
-KIND = {str: "a string", int: "an integer", bool: "a boolean", float: "a number", dict: "a table", list: "an array"}
-
-
-class SuiteError(Exception):
-    """A suite that cannot be found or read; one sentence: the file, what was expected, found, the fix."""
 
 
 class Workload(NamedTuple):
     """What is asked, how often. ``prompt_file`` is how the suite named it; ``prompt`` its text all the same."""
 
-    prompt: str
+    prompt: str  # the first one where there are several
     prompt_file: str | None
     tokens: int
     runs: int
@@ -51,126 +68,190 @@ class Workload(NamedTuple):
     ignore_eos: bool
     timeout_s: float
     endpoint: str
+    streams: int = 1
+    prompts: tuple[Prompt, ...] = ()  # where the suite names several files
+
+    def prompt_of(self, run: int, stream: int = 0) -> str:
+        """The prompt of a run (from 0): each takes the next one, so that every launch is asked the same in the same order."""
+        if not self.prompts:
+            return self.prompt
+        return self.prompts[(run * self.streams + stream) % len(self.prompts)].text
+
+    def to_json(self) -> dict[str, Any]:
+        """The text of a prompt file stays where it is: its sha256 tells whether it is the same."""
+        work = self._asdict()
+        if self.prompts or self.prompt_file is not None:
+            del work["prompt"]
+        work["prompts"] = [one.to_json() for one in self.all_prompts()]
+        joined = "\n".join(one["sha256"] for one in work["prompts"])
+        one = work["prompts"][0]
+        work["prompt_sha256"] = hashlib.sha256(joined.encode()).hexdigest() if self.prompts else one["sha256"]
+        work["prompt_characters"] = sum(one["characters"] for one in work["prompts"])
+        return work
+
+    def all_prompts(self) -> tuple[Prompt, ...]:
+        return self.prompts or (Prompt(self.prompt_file, self.prompt),)
+
+
+class Campaign(NamedTuple):
+    """How arms are compared: how often, in which order, and what may be said of it."""
+
+    blocks: int
+    seed: int | None  # None: drawn when the campaign starts, and stored with it
+    control: bool
+    effect: float  # the change one wants to see, relative
+    margin: float  # a loss below it is no regression
+    alpha: float
+    under_test: tuple[str, ...]
+    rule: str
+    ready_timeout_s: float
+    settle_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "under_test": list(self.under_test)}
 
 
 class Suite(NamedTuple):
-    """A suite as read; ``sha256`` of the file."""
+    """A suite as read; ``sha256`` of the file. Without arms it is asked of one running server."""
 
     name: str
     summary: str
     workload: Workload
     path: str
     sha256: str
+    campaign: Campaign | None = None
+    arms: tuple[Arm, ...] = ()  # the control, where there is one, last
 
     def to_json(self) -> dict[str, Any]:
-        """For a receipt. The text of a prompt file stays where it is: its sha256 tells whether it is the same."""
-        work = self.workload._asdict()
-        if self.workload.prompt_file is not None:
-            del work["prompt"]
-        work["prompt_sha256"] = hashlib.sha256(self.workload.prompt.encode()).hexdigest()
-        work["prompt_characters"] = len(self.workload.prompt)
+        """For a receipt."""
         file = os.path.basename(self.path)
-        return {"name": self.name, "summary": self.summary, "file": file, "sha256": self.sha256, "workload": work}
+        made: dict[str, Any] = {"name": self.name, "summary": self.summary, "file": file, "sha256": self.sha256}
+        made["workload"] = self.workload.to_json()
+        if self.campaign is None:
+            return made
+        arms = [arm.to_json() for arm in self.arms]
+        return {**made, "path": os.path.abspath(self.path), "campaign": self.campaign.to_json(), "arms": arms}
 
 
 def load_suite(path: str) -> Suite:
     """Read a suite. Raises SuiteError."""
-    return parse_suite(_read(path, f"suite {path}"), path)
+    return parse_suite(strict.read(path, f"suite {path}"), path)
 
 
 def parse_suite(raw: bytes, path: str) -> Suite:
-    """The suite in ``raw``; a prompt file is looked for beside ``path``. Raises SuiteError."""
+    """The suite in ``raw``; the files it names are looked for beside ``path``. Raises SuiteError."""
     where = f"suite {path}"
-    document = _toml(raw, where)
-    _only_known((f"[{name}]" for name in document), [f"[{name}]" for name in TABLES], where)
-    found = {name: _table(document.get(name, {}), name, where) for name in TABLES}
-    head, work = found["suite"], found["workload"]
-    if not all(ch.isascii() and (ch.isalnum() or ch in "._-") for ch in head["name"]):
-        raise _error(f"{where}: [suite] name", "letters, digits and . _ - only", repr(head["name"]), "rename it")
-    place = f"{where}: [workload]"
-    if (work["prompt"] is None) == (work["prompt_file"] is None):
-        both = "neither" if work["prompt"] is None else "both"
-        raise _error(place, "one of prompt and prompt_file", both, "give exactly one")
-    for key, least in LEAST.items():
-        if work[key] < least:
-            raise _error(f"{place} {key}", f"{least} or more", str(work[key]), "correct it")
-    if not 0 < work["timeout_s"] < float("inf"):
-        raise _error(f"{place} timeout_s", "seconds, more than 0", f"{work['timeout_s']:g}", "correct it")
+    document = strict.toml(raw, where)
+    armed = "arm" in document
+    for name in ("campaign", "server", "paths"):
+        if name in document and not armed:
+            raise error(where, f"an [[arm]] where there is [{name}]", "none", "add the arms to compare, or remove it")
+    strict.only_known((f"[{name}]" for name in document), TABLES if armed else ALONE, where)
+    head = strict.table(document.get("suite", {}), "suite", SUITE, where)
+    strict.plain_name(head["name"], f"{where}: [suite] name")
+    given = strict.table(document.get("workload", {}), "workload", WITH_ARMS if armed else WORKLOAD, where)
+    work = _workload(given, path, armed=armed)
+    made = Suite(head["name"], head["summary"], work, path, hashlib.sha256(raw).hexdigest())
+    return _with_arms(made, document) if armed else made
+
+
+def _workload(work: dict[str, Any], path: str, *, armed: bool) -> Workload:
+    place = f"suite {path}: [workload]"
+    ways = ("prompt", "prompt_file", "prompts") if armed else ("prompt", "prompt_file")
+    given = [way for way in ways if work[way] is not None]
+    if len(given) != 1:
+        either = f"{', '.join(ways[:-1])} and {ways[-1]}"
+        found = ("both" if not armed else " and ".join(given)) if given else "neither" if not armed else "none"
+        raise error(place, f"one of {either}", found, "give exactly one")
+    _check_least(work, place)
+    _check_positive(work, "timeout_s", place)
     for key, only in FIXED.items():
         if work[key] != only:
-            shown, given = (str(v).lower() for v in (only, work[key]))
-            raise _error(f"{place} {key}", f"{shown}, as every run is greedy and of full length", given, "remove it")
-    if work["endpoint"] not in ENDPOINTS:
-        raise _error(f"{place} endpoint", " or ".join(ENDPOINTS), repr(work["endpoint"]), "correct it")
+            shown, other = (str(v).lower() for v in (only, work[key]))
+            raise error(f"{place} {key}", f"{shown}, as every run is greedy and of full length", other, "remove it")
+    endpoints = (*ENDPOINTS, CHAT) if armed else ENDPOINTS
+    if work["endpoint"] not in endpoints:
+        raise error(f"{place} endpoint", " or ".join(endpoints), repr(work["endpoint"]), "correct it")
     if work["prompt_file"] is not None:
-        file = os.path.join(os.path.dirname(os.path.abspath(path)), work["prompt_file"])
-        text = _text(_read(file, f"{place} prompt_file {work['prompt_file']}"), f"{place} prompt_file")
-        if not text:
-            raise _error(f"{place} prompt_file", "some text", "an empty file", "write the prompt into it")
-        work["prompt"] = text
-    return Suite(head["name"], head["summary"], Workload(**work), path, hashlib.sha256(raw).hexdigest())
+        work["prompt"] = read_prompt(work["prompt_file"], path, place, "prompt_file").text
+    if work.get("prompts") is not None:
+        work["prompts"] = _several(work, path, place)
+        work["prompt"] = work["prompts"][0].text
+    return Workload(**{**work, "prompts": work.get("prompts") or ()})
 
 
-def _error(what: str, expected: str, found: str, fix: str) -> SuiteError:
-    return SuiteError(f"{what}: expected {expected}, found {found}; {fix}")
+def _several(work: Mapping[str, Any], path: str, place: str) -> tuple[Prompt, ...]:
+    names = strict.strings(work["prompts"], f"{place} prompts")
+    if not names:
+        raise error(f"{place} prompts", "one file or more", "an empty array", "name them, or give prompt")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise error(f"{place} prompts", "each file once", f"{name} again", "remove one")
+    asked = work["runs"] * work["streams"]
+    if asked < len(names):
+        found = f"{len(names)} for {asked} of them"
+        raise error(f"{place} prompts", "no more files than requests of a launch", found, "raise runs, or remove some")
+    return tuple(read_prompt(name, path, place, "prompts") for name in names)
 
 
-def _kind(value: object) -> str:
-    if value == "":
-        return "an empty string"
-    # By type and not isinstance, as a bool is an int to Python. tomllib gives dates and times as well.
-    return KIND.get(type(value), f"a {type(value).__name__}")
+def _check_least(found: Mapping[str, Any], place: str) -> None:
+    for key, least in LEAST.items():
+        if found.get(key) is not None and found[key] < least:
+            raise error(f"{place} {key}", f"{least} or more", str(found[key]), "correct it")
 
 
-def _read(path: str, what: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        found = getattr(error, "strerror", None) or str(error)
-        raise _error(what, "a readable file", found, "correct the path or its permissions") from None
+def _check_positive(found: Mapping[str, Any], key: str, place: str) -> None:
+    if not 0 < found[key] < float("inf"):
+        raise error(f"{place} {key}", "seconds, more than 0", f"{found[key]:g}", "correct it")
 
 
-def _text(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise _error(where, "UTF-8", f"another byte in line {line}", "save the file as UTF-8") from None
+def _with_arms(made: Suite, document: Mapping[str, Any]) -> Suite:
+    where = f"suite {made.path}"
+    place = f"{where}: [campaign]"
+    given = strict.table(document.get("campaign", {}), "campaign", CAMPAIGN, where)
+    _check_least(given, place)
+    _check_positive(given, "ready_timeout_s", place)
+    if not 0 <= given["settle_s"] < float("inf"):
+        raise error(f"{place} settle_s", "seconds, 0 or more", f"{given['settle_s']:g}", "correct it")
+    for key, below in (("effect", 1.0), ("margin", 1.0), ("alpha", 0.5)):
+        if not 0 < given[key] < below:
+            raise error(f"{place} {key}", f"more than 0 and less than {below:g}", f"{given[key]:g}", "correct it")
+    if given["rule"] not in RULES:
+        raise error(f"{place} rule", " or ".join(RULES), repr(given["rule"]), "correct it")
+    entries = tuple(strict.strings(given["under_test"], f"{place} under_test"))
+    check_entries(entries, f"{place} under_test")
+    shared = document.get("server")
+    if shared is not None and not isinstance(shared, dict):
+        raise error(where, "server to be a table", strict.kind(shared), "write [server] on a line of its own")
+    paths = read_paths(document.get("paths", {}), made.path)
+    arms = read_arms(shared, document["arm"], paths, made.path)
+    if arms[0].address is None:
+        check_arms(arms, entries, where)
+    if any(arm.speculative or arm.address is not None for arm in arms):
+        for prompt in made.workload.all_prompts():
+            check_natural(prompt, f"{where}: [workload]")
+    arms = with_control(arms, where) if given["control"] else arms
+    return made._replace(campaign=Campaign(**{**given, "under_test": entries}), arms=arms)
 
 
-def _toml(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(_text(raw, where))
-    except tomllib.TOMLDecodeError as error:  # says "(at line 3, column 5)" itself
-        raise _error(where, "TOML", f"an error: {error}", "correct that line") from None
-
-
-def _only_known(keys: Iterable[str], known: Iterable[str], where: str) -> None:
-    known = tuple(known)
-    for key in keys:
-        if key not in known:
-            raise _error(where, " or ".join(known), key, "correct or remove it")
-
-
-def _table(table: object, name: str, where: str) -> dict[str, Any]:
-    """One table, every key of it: as given, or its default."""
-    if not isinstance(table, dict):
-        raise _error(where, f"{name} to be a table", _kind(table), f"write [{name}] on a line of its own")
-    place, keys = f"{where}: [{name}]", TABLES[name]
-    _only_known(table, keys, place)
-    values: dict[str, Any] = {}
-    for key, (kind, default) in keys.items():
-        if key not in table:
-            if default is REQUIRED:
-                raise _error(place, f"the key {key}", "none", f'add {key} = "..."')
-            values[key] = default
+def changed(stored: Mapping[str, Any], suite: Suite) -> list[str]:
+    """What no longer is as in ``stored``, the JSON of a suite as a receipt keeps it: a sentence for each."""
+    now, found = suite.to_json(), []
+    for key in ("name", "summary", "file"):
+        if stored.get(key) != now[key]:
+            found.append(f"suite {key}: expected {stored.get(key)!r}, found {now[key]!r}")
+    for table in ("workload", "campaign"):
+        before, after = stored.get(table) or {}, now.get(table) or {}
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) != after.get(key):
+                found.append(f"[{table}] {key}: expected {before.get(key)!r}, found {after.get(key)!r}")
+    arms = {side: {arm["name"]: arm for arm in made.get("arms", ())} for side, made in (("then", stored), ("now", now))}
+    for name in sorted(arms["then"].keys() | arms["now"].keys()):
+        before, after = arms["then"].get(name), arms["now"].get(name)
+        if before is None or after is None:
+            found.append(f"arm {name}: expected {'it' if before else 'no such arm'}, found {'it' if after else 'none'}")
             continue
-        value = table[key]
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind or value == "":
-            fix = "fill it in or remove the key" if value == "" else f"write {KIND[kind]}"
-            raise _error(f"{place} {key}", KIND[kind], _kind(value), fix)
-        values[key] = value
-    return values
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) != after.get(key):
+                found.append(f"arm {name} {key}: expected {before.get(key)!r}, found {after.get(key)!r}")
+    return found

@@ -1,41 +1,171 @@
-"""`sglang-ext bench run`: the suite, the run, the receipt, and what the terminal shows of it."""
+"""The verbs `sglang-ext bench run|plan|report|rerun`: what is read, what is started, where it is kept, what the terminal shows.
+
+What understands numbers is handed in (`Study`): this room only takes them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
 
-from sglang_ext.bench.receipt import ReceiptError, check_writable, receipt, write
+from sglang_ext.bench import again
+from sglang_ext.bench.journal import RECEIPT, SCHEMA, JournalError
+from sglang_ext.bench.receipt import ReceiptError, check_writable, load, place_for, receipt, write
 from sglang_ext.bench.runner import Check, bench
 from sglang_ext.bench.show import Progress, render
-from sglang_ext.bench.suite import Suite, SuiteError, load_suite
+from sglang_ext.bench.suite import Suite, SuiteError, load_suite, missing
 from sglang_ext.verify import report
 
 STDOUT = "-"
+PAGE = "report.html"
+EVERY = 30.0  # seconds between signs of life of a campaign: a big model loads for many minutes
+Record = dict[str, Any]
 
 
 class InputError(Exception):
     """Exit 2: a code of `reasons` and one sentence."""
 
 
-def run(path: str, where: str | None, check: Check) -> int:
-    """Run the suite in ``path`` on the server that ``check`` verifies; its receipt goes to ``where``. Returns the status.
+class Interrupted(KeyboardInterrupt):
+    """A campaign was told to end, by the signal ``number``; ``text`` says what is kept and how to go on."""
 
-    Raises InputError, and what the first ``check`` raises.
-    """
+    def __init__(self, number: int, text: str = "") -> None:
+        super().__init__(text)
+        self.number, self.text = number, text
+
+
+class Study(NamedTuple):
+    """What understands a campaign."""
+
+    stop: Callable[[Record], str | None]
+    judge: Callable[[Record], Record]
+    # pairs, alpha, arms compared -> (spread of launches, the smallest change found then) for several spreads
+    outlook: Callable[[int, float, int], list[tuple[float, float]]]
+
+
+class Keep(NamedTuple):
+    """Where results go: the campaign folder, the receipt (- is stdout), the page. None: not asked for."""
+
+    out: str | None = None
+    receipt: str | None = None
+    page: str | None = None
+    named: tuple[str, ...] = ()  # the options that name a running server or its contract
+
+
+@contextlib.contextmanager
+def _input() -> Iterator[None]:
+    """Input errors become InputError."""
     try:
-        return _run(load_suite(path), where, check)
+        yield
     except SuiteError as error:
         raise InputError(f"suite_invalid: {error}") from None
+    except JournalError as error:
+        raise InputError(f"{error.code}: {error}") from None
+
+
+def run(path: str, keep: Keep, check: Check, study: Callable[[], Study]) -> int:
+    """Run the suite in ``path``: a campaign where it has arms, else on the server that ``check`` verifies. Returns the status.
+
+    Raises InputError, what the first ``check`` raises, and Interrupted.
+    """
+    with _input():
+        suite = load_suite(path)
+        return _campaign(suite, keep, study()) if suite.arms else _single(suite, keep, check)
+
+
+def rerun(path: str, named: str | None, keep: Keep, check: Check, study: Callable[[], Study]) -> int:
+    """Repeat what the receipt in ``path`` is of, or say what no longer matches. Raises as `run` does."""
+    with _input():
+        try:
+            taken = load(path)
+            suite = load_suite(again.suite_of(taken, path, named))
+        except ReceiptError as error:
+            raise InputError(f"receipt_unreadable: {error}") from None
+        except again.AgainError as error:
+            raise InputError(f"suite_invalid: {error}") from None
+        if bool(suite.arms) != (taken["schema"] == SCHEMA):
+            raise InputError(
+                f"suite_invalid: {suite.path} is another kind of suite than the receipt's; name it with --suite"
+            )
+        found = again.differences(taken, suite)
+        if found and keep.receipt == STDOUT:
+            print(json.dumps({"schema": "sglang-ext/rerun/1", "receipt": path, "differences": found}, indent=1))
+            return 1
+        if found:
+            print(f"rerun_differs: {path} cannot be repeated here:", *(f"  {one}" for one in found), sep="\n")
+            return 1
+        prints = again.fingerprints(taken)
+        if suite.arms:
+            return _campaign(suite, keep, study(), prints)
+        return _single(suite, keep, check, next(iter(prints.values())))
+
+
+def plan(path: str, study: Callable[[], Study], ready_s: float | None, tok_s: float | None) -> Record:
+    """What the campaign of a suite would be: rows for people, and the order as data. Starts nothing. Raises InputError."""
+    from sglang_ext.bench import plan as design
+
+    with _input():
+        suite = load_suite(path)
+    campaign = suite.campaign
+    if campaign is None:
+        raise InputError(
+            f"suite_invalid: suite {path}: expected arms to plan for, found none; bench run asks a running server"
+        )
+    seed = campaign.seed if campaign.seed is not None else design.draw_seed()
+    compared = sum(not (arm.baseline or arm.control) for arm in suite.arms)
+    detectable = study().outlook(campaign.blocks, campaign.alpha, compared)
+    rows = design.describe(suite, seed, ready_s=ready_s, tok_s=tok_s, detectable=detectable)
+    return {
+        "schema": "sglang-ext/plan/1",
+        "suite": suite.to_json(),
+        "seed": seed,
+        "blocks": design.order([arm.name for arm in suite.arms], campaign.blocks, seed),
+        "launches": design.launches(suite),
+        "longest_s": design.longest(suite),
+        "detectable": [{"spread": spread, "effect": effect} for spread, effect in detectable],
+        "missing": missing(suite.arms),
+        "rows": [list(row) for row in rows],
+    }
+
+
+def plan_text(found: Record) -> str:
+    width = max(len(label) for label, _ in found["rows"])
+    lines = [f"{label.ljust(width)}  {text}" for label, text in found["rows"]]
+    return "\n".join([*lines, *([f"not here: {found['missing']}"] if found["missing"] else [])])
+
+
+def show(path: str, page: str | None) -> int:
+    """A receipt as text, and as a page. Returns the status it was taken with. Raises InputError."""
+    from sglang_ext.bench.report import text
+
+    try:
+        found = load(path)
+        if page is not None:
+            check_writable(page)
+            _page(found, page)
     except ReceiptError as error:
-        raise InputError(f"receipt_unwritable: {error}") from None
+        raise InputError(f"receipt_unreadable: {error}") from None
+    print(text.render(found, colour=sys.stdout.isatty()))
+    if page is not None:
+        print(f"page: {page}")
+    return int(found.get("exit", 0))
 
 
-def _run(suite: Suite, where: str | None, check: Check) -> int:
-    file = where if where != STDOUT else None
-    if file is not None:
-        check_writable(file)
+def _single(suite: Suite, keep: Keep, check: Check, expected: Record | None = None) -> int:
+    if keep.out is not None:
+        raise InputError(
+            f"suite_invalid: --out {keep.out}: expected a suite with arms, found none in {suite.path}; leave it out, or add them"
+        )
+    file = keep.receipt if keep.receipt != STDOUT else None
+    for place in filter(None, (file, keep.page)):
+        _check_writable(place)
 
     def look(main: int | None) -> dict[str, Any]:
         found = check(main)
@@ -43,11 +173,104 @@ def _run(suite: Suite, where: str | None, check: Check) -> int:
         return found
 
     with Progress() as progress:
-        outcome = bench(suite, look, progress.tell)
-    if file is not None:
-        write(file, receipt(outcome))
-    if where == STDOUT:
-        print(json.dumps(receipt(outcome), indent=1, sort_keys=True))
+        outcome = bench(suite, look, progress.tell, expected)
+    made = receipt(outcome)
+    kept = _keep(made, file)
+    if keep.page is not None:
+        _page(made, keep.page)
+    if keep.receipt == STDOUT:
+        print(json.dumps(made, indent=1, sort_keys=True))
     else:
-        print(render(outcome, file))
+        print(render(outcome, kept))
+        if file is not None and kept != file:
+            print(f"{file} holds a VALID receipt of before, and was left as it is")
     return outcome.status
+
+
+def _keep(made: Record, file: str | None) -> str | None:
+    """Write a receipt where it was asked for, or beside a VALID one that it may not replace; returns where."""
+    if file is None:
+        return None
+    kept = place_for(file, made["state"])
+    try:
+        write(kept, made)
+    except ReceiptError as error:
+        raise InputError(f"receipt_unwritable: {error}") from None
+    return kept
+
+
+def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record] | None = None) -> int:
+    from sglang_ext.bench import campaign
+    from sglang_ext.bench.report import text
+
+    if keep.named:
+        raise InputError(
+            f"suite_invalid: {', '.join(keep.named)}: expected none, as the arms of {suite.path} say which servers; "
+            "leave them out, or write them into the suite"
+        )
+    if lost := missing(suite.arms):
+        raise InputError(f"suite_invalid: suite {suite.path}: {lost}")
+    file = keep.receipt if keep.receipt != STDOUT else None
+    for place in filter(None, (file, keep.page)):
+        _check_writable(place)
+    folder = os.path.abspath(keep.out or f"{suite.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    with _told() as told, Progress(EVERY) as progress:
+        try:
+            made = campaign.run(suite, folder, study.stop, study.judge, progress.tell, expected)
+        except KeyboardInterrupt:
+            number = told[0] if told else signal.SIGINT
+            text_ = (
+                f"interrupted; what is finished is kept, go on with: sglang-ext bench run {suite.path} --out {folder}"
+            )
+            raise Interrupted(number, text_) from None
+    page = os.path.join(folder, PAGE)
+    for place in filter(None, (page, keep.page)):
+        _page(made, place)
+    kept = _keep(made, file)
+    if keep.receipt == STDOUT:
+        print(json.dumps(made, indent=1, sort_keys=True))
+        return int(made["exit"])
+    print(text.render(made, colour=sys.stdout.isatty()))
+    print(f"receipt: {kept or os.path.join(folder, RECEIPT)}")
+    if file is not None and kept != file:
+        print(f"{file} holds a VALID receipt of before, and was left as it is")
+    print(f"page: {keep.page or page}")
+    return int(made["exit"])
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[list[int]]:
+    """Have every signal that asks to end raise where the campaign is, so that its server is ended; the list collects them."""
+    told: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_writable(path: str) -> None:
+    try:
+        check_writable(path)
+    except ReceiptError as error:
+        raise InputError(f"receipt_unwritable: {error}") from None
+
+
+def _page(made: Record, path: str) -> None:
+    """Write the HTML page of a receipt. Raises InputError."""
+    from sglang_ext.bench.report import html
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(html.render(made))
+    except OSError as error:
+        raise InputError(
+            f"receipt_unwritable: page {path} cannot be written ({error.strerror}); name another file"
+        ) from None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_ext import cli
-from sglang_ext.bench import client, endpoint, fingerprint, receipt, runner, verb
+from sglang_ext.bench import client, endpoint, fingerprint, measure, receipt, runner, verb
 from sglang_ext.bench.client import Address, Fault, ServerError, Stream
 from sglang_ext.bench.figures import Run
 from sglang_ext.bench.show import render
@@ -87,12 +87,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             return {"model_path": "/models/m", "weight_version": "default", "architectures": ["A"], "api_key": SECRET}
         return {**SERVER_INFO, "internal_states": [{"last_gen_throughput": float(next(looks))}]}
 
-    def answer(_: Address, path: str, request: dict[str, Any], timeout: float) -> Stream:
+    def answer(_: Address, path: str, requests: list[dict[str, Any]], timeout: float) -> list[Stream]:
+        (request,) = requests
         asked.append(request["sampling_params"]["max_new_tokens"])
-        return stream(list(range(1, asked[-1] + 1)))
+        return [stream(list(range(1, asked[-1] + 1)))]
 
     monkeypatch.setattr(client, "ask", ask)
-    monkeypatch.setattr(client, "stream", answer)
+    monkeypatch.setattr(client, "run_streams", answer)
     monkeypatch.setattr(endpoint, "find", lambda _: Address("127.0.0.1", 1))
     return asked
 
@@ -187,7 +188,7 @@ def test_a_server_that_cannot_be_named_any_more_is_lost(served: list[int]) -> No
 
 def test_a_run_that_does_not_count_ends_the_bench(served: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([stream([1, 2]), stream([1, 2, 3])])
-    monkeypatch.setattr(client, "stream", lambda *_: next(answers))
+    monkeypatch.setattr(client, "run_streams", lambda *_: [next(answers)])
     outcome = bench(report(), report())
     found = receipt.receipt(outcome)
     assert (outcome.status, found["state"]) == (1, "INVALID")
@@ -221,8 +222,11 @@ def test_every_reason_of_an_outcome_is_in_the_table() -> None:
 
 
 def test_windows_are_shown_only_where_they_are_of_this_run() -> None:
-    assert runner.windows({"internal_states": [{"last_gen_throughput": 1.5}, {"last_gen_throughput": 2}]}) == [1.5, 2.0]
-    assert isinstance(runner.windows({}), str) and isinstance(runner.windows({"internal_states": [{}]}), str)
+    assert measure.windows({"internal_states": [{"last_gen_throughput": 1.5}, {"last_gen_throughput": 2}]}) == [
+        1.5,
+        2.0,
+    ]
+    assert isinstance(measure.windows({}), str) and isinstance(measure.windows({"internal_states": [{}]}), str)
 
 
 def test_a_stale_window_is_unknown(served: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,126 @@
+"""The design of a campaign: which server is started when, how long it takes, what it may find. Nothing is started here."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sglang_ext.bench.suite import Suite
+
+SEEDS = 1 << 32
+Row = tuple[str, str]
+
+
+def draw_seed() -> int:
+    """A seed for a campaign whose suite names none: to be stored with it, as the order follows from it alone."""
+    return secrets.randbelow(SEEDS)
+
+
+def order(arms: Iterable[str], blocks: int, seed: int) -> list[list[str]]:
+    """Randomised complete blocks: every arm once in each block, in an order drawn for that block alone.
+
+    Blocks, because a server's speed drifts with temperature and neighbours: what is compared is measured close together.
+    Random within a block, because any fixed order has the drift for or against the same arm each time; tools/error_rates.py
+    shows what AAAABBBB, ABAB and ABBA cost. Two arms are not balanced any further than that: the coin of each block is
+    independent of all others, and it is this that makes the sign-flip test exact.
+
+    An order is the sha256 of seed, block and name, sorted. `random.shuffle` promises the same result to no other version of
+    Python; this is the same everywhere, and more blocks leave those before them as they were.
+    """
+    names = list(arms)
+    assert len(set(names)) == len(names), "arms have names of their own"
+    return [sorted(names, key=lambda name: _draw(seed, block, name)) for block in range(blocks)]
+
+
+def _draw(seed: int, block: int, name: str) -> bytes:
+    return hashlib.sha256(f"sglang-ext/order/1\n{seed}\n{block}\n{name}".encode()).digest()
+
+
+def launches(suite: Suite) -> int:
+    """How many servers are started; those that run already count as often as they are asked."""
+    assert suite.campaign is not None
+    return len(suite.arms) * suite.campaign.blocks
+
+
+def estimate(suite: Suite, ready_s: float, tok_s: float) -> float:
+    """Seconds the campaign takes where a server is ready after ``ready_s`` and one stream gets ``tok_s`` tokens a second."""
+    assert suite.campaign is not None
+    work = suite.workload
+    tokens = work.warmup_runs * work.warmup_tokens + work.runs * work.tokens
+    return launches(suite) * (ready_s + suite.campaign.settle_s + tokens / tok_s)
+
+
+def longest(suite: Suite) -> float:
+    """Seconds after which every launch and every run has reached the suite's limit for it."""
+    assert suite.campaign is not None
+    work, campaign = suite.workload, suite.campaign
+    ready = 0.0 if suite.arms[0].address else campaign.ready_timeout_s
+    return launches(suite) * (ready + campaign.settle_s + (work.warmup_runs + work.runs) * work.timeout_s)
+
+
+def describe(
+    suite: Suite,
+    seed: int,
+    *,
+    ready_s: float | None = None,
+    tok_s: float | None = None,
+    detectable: Sequence[tuple[float, float]] = (),
+) -> list[Row]:
+    """What `bench plan` shows: a label and a text in each row.
+
+    ``detectable``: (spread of launches, smallest change the plan finds in 8 of 10 cases), both relative. It is worked out by
+    who knows statistics and handed in.
+    """
+    campaign, work = suite.campaign, suite.workload
+    assert campaign is not None
+    count = launches(suite)
+    drawn = "" if campaign.seed is not None else " (drawn now: a campaign draws its own)"
+    streams = f", {work.streams} streams each" if work.streams > 1 else ""
+    ask = f"{work.warmup_runs} warm-up of {work.warmup_tokens} tokens, then {work.runs} runs of {work.tokens}{streams}"
+    files = [prompt.file or "in the suite" for prompt in work.all_prompts()]
+    rows = [
+        ("suite", f"{suite.name}: {suite.summary}"),
+        *(("arm", _arm(suite, index)) for index in range(len(suite.arms))),
+        ("under test", ", ".join(campaign.under_test)),
+        ("a launch", f"{ask}; prompts: {', '.join(files)}"),
+        ("launches", f"{count}: {len(suite.arms)} arms x {campaign.blocks} blocks"),
+        ("rule", _rule(campaign.rule, campaign.blocks)),
+        ("time", _time(suite, ready_s, tok_s)),
+        ("question", f"a change of {campaign.effect:.1%}, at {campaign.alpha:.0%} of false verdicts"),
+        *(("finds", f"{effect:.1%} where launches of one arm spread by {cv:.1%}") for cv, effect in detectable),
+        ("seed", f"{seed}{drawn}"),
+    ]
+    plan = order([arm.name for arm in suite.arms], campaign.blocks, seed)
+    return rows + [(f"block {number}", ", ".join(block)) for number, block in enumerate(plan, 1)]
+
+
+def _arm(suite: Suite, index: int) -> str:
+    arm = suite.arms[index]
+    role = " (baseline)" if arm.baseline else " (control)" if arm.control else ""
+    how = arm.address or ("" if arm.patches else "stock SGLang")
+    return f"{arm.name}{role}" + "".join(f": {part}" for part in (arm.summary, how) if part)
+
+
+def _rule(rule: str, blocks: int) -> str:
+    if rule == "fixed":
+        return f"all {blocks} blocks, judged once at the end"
+    return f"judged after each block by a rule that allows for it, at most {blocks} blocks"
+
+
+def _time(suite: Suite, ready_s: float | None, tok_s: float | None) -> str:
+    at_most = f"at most {duration(longest(suite))}, every limit reached"
+    if ready_s is None or tok_s is None:
+        return f"{at_most}; how long it will be is not known before a launch was timed"
+    guess = duration(estimate(suite, ready_s, tok_s))
+    return f"about {guess}, with {ready_s:g} s until ready and {tok_s:g} tok/s; {at_most}"
+
+
+def duration(seconds: float) -> str:
+    """3 h 05 min, 12 min, 40 s: as one says it."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,129 @@
+"""The plan of a campaign: orders that are the same everywhere and fair, times that follow from the suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+
+from sglang_ext.bench import plan
+from sglang_ext.bench.suite import Suite, parse_suite
+
+SUITE = """
+[suite]
+name = "s"
+summary = "S"
+[workload]
+prompt = "hello"
+tokens = 100
+runs = 4
+warmup_tokens = 20
+warmup_runs = 2
+timeout_s = 50
+[campaign]
+blocks = 3
+under_test = ["contract.NCCL_PROTO"]
+ready_timeout_s = 600
+settle_s = 5
+[[arm]]
+name = "a"
+summary = "the old way"
+baseline = true
+set = { NCCL_PROTO = "Simple" }
+[[arm]]
+name = "b"
+set = { NCCL_PROTO = "LL" }
+"""
+
+
+def suite(text: str = SUITE) -> Suite:
+    return parse_suite(text.encode(), "s.toml")
+
+
+def test_an_order_is_written_down_here_for_every_python_there_will_be() -> None:
+    assert plan.order(["a", "b", "a-again"], 4, 7) == [
+        ["b", "a", "a-again"],
+        ["b", "a", "a-again"],
+        ["a", "a-again", "b"],
+        ["b", "a-again", "a"],
+    ]
+
+
+def test_every_block_holds_every_arm_once_and_more_blocks_change_none() -> None:
+    names = ["plain", "eagle3-2", "eagle3-3", "plain-again"]
+    long = plan.order(names, 50, 3)
+    assert all(sorted(block) == sorted(names) for block in long)
+    assert plan.order(names, 8, 3) == long[:8]
+    assert plan.order(reversed(names), 8, 3) == long[:8]  # nor does the order of the suite
+    assert plan.order(names, 8, 4) != long[:8]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"]])
+def test_every_order_comes_up_equally_often(names: list[str]) -> None:
+    """Counts of 6000 blocks: each within five standard deviations of its share, which a fair draw leaves once in a million."""
+    count, ways = 6000, len(list(permutations(names)))
+    found = Counter(tuple(block) for block in plan.order(names, count, 20261130))
+    expected, deviation = count / ways, (count * (1 / ways) * (1 - 1 / ways)) ** 0.5
+    assert len(found) == ways
+    assert all(abs(times - expected) < 5 * deviation for times in found.values())
+
+
+def test_blocks_and_seeds_are_drawn_independently() -> None:
+    """What one block or seed gives says nothing about the next: neighbours agree as often as not."""
+    for pairs in (
+        list(zip(plan.order("ab", 4000, 1), plan.order("ab", 4000, 2), strict=True)),
+        list(zip(plan.order("ab", 4000, 1), plan.order("ab", 4001, 1)[1:], strict=True)),
+    ):
+        agree = sum(one == other for one, other in pairs)
+        assert abs(agree - 2000) < 5 * 1000**0.5
+
+
+def test_a_drawn_seed_fits_and_differs() -> None:
+    seeds = {plan.draw_seed() for _ in range(20)}
+    assert len(seeds) > 15 and all(0 <= seed < plan.SEEDS for seed in seeds)
+
+
+def test_times_are_sums_over_the_launches() -> None:
+    made = suite()
+    assert plan.launches(made) == 9  # a, b and the control, three times each
+    assert plan.estimate(made, ready_s=60, tok_s=40) == 9 * (60 + 5 + (2 * 20 + 4 * 100) / 40)
+    assert plan.longest(made) == 9 * (600 + 5 + 6 * 50)
+
+
+def test_running_servers_are_not_waited_for() -> None:
+    head = SUITE[: SUITE.index("[[arm]]")]
+    arms = [f'[[arm]]\nname = "{n}"\naddress = "http://127.0.0.1:{p}"\n' for n, p in (("a", 1), ("b", 2))]
+    made = suite(head + "".join(arms).replace("address", "baseline = true\naddress", 1))
+    assert plan.longest(made) == 9 * (5 + 6 * 50)
+
+
+def test_what_a_plan_shows() -> None:
+    rows = plan.describe(suite(), 7, ready_s=60, tok_s=40, detectable=[(0.01, 0.014)])
+    shown = dict(rows)
+    assert [text for label, text in rows if label == "arm"] == [
+        "a (baseline): the old way",
+        "b",
+        "a-again (control): the baseline again",
+    ]
+    assert shown["launches"] == "9: 3 arms x 3 blocks"
+    assert shown["time"] == "about 11 min, with 60 s until ready and 40 tok/s; at most 2 h 16 min, every limit reached"
+    assert shown["finds"] == "1.4% where launches of one arm spread by 1.0%"
+    assert shown["question"] == "a change of 2.0%, at 5% of false verdicts"
+    assert shown["seed"] == "7 (drawn now: a campaign draws its own)"
+    blocks = [text.split(", ") for label, text in rows if label.startswith("block ")]
+    assert blocks == plan.order(["a", "b", "a-again"], 3, 7)
+
+
+def test_a_time_that_is_not_known_is_not_made_up() -> None:
+    shown = dict(plan.describe(suite(), 7))
+    assert shown["time"] == (
+        "at most 2 h 16 min, every limit reached; how long it will be is not known before a launch was timed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "1 h 00 min"), (11100, "3 h 05 min")]
+)
+def test_a_duration_in_words(seconds: float, text: str) -> None:
+    assert plan.duration(seconds) == text
