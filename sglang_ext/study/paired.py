@@ -49,7 +49,8 @@ def in_errors(distance: Array, error: Array) -> Array:
     """``distance`` in standard errors; without any spread every distance but 0 is beyond all of them."""
     distance, error = np.asarray(distance), np.asarray(error)
     beyond = np.where(distance == 0, 0.0, np.copysign(np.inf, distance))
-    return np.divide(distance, error, out=beyond, where=error > 0)
+    errors: Array = np.divide(distance, error, out=beyond, where=error > 0)
+    return errors
 
 
 def sign_flip(logs: Sequence[float]) -> float | None:
