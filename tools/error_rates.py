@@ -4,11 +4,10 @@
     python tools/error_rates.py            simulate and print; are the promises kept?
     python tools/error_rates.py --write    and write the tables into docs/statistics.md
 
-The order of launches is bench/plan.py's, the looks are study/sequential.py's, every verdict is study/decision.py's, on arrays of
-campaigns instead of one. Simulated is only the machine: launches that scatter, and a drift under them. Designs that are not ours
-stand beside it, so that one sees what they would have said of the same machine.
-
-Exit codes: 0 good, 1 a rate is beyond what docs/statistics.md promises.
+The order of launches is bench/suites/plan.py's, the looks are study/sequential.py's, every verdict is study/decision.py's, on
+arrays of campaigns instead of one. Simulated is only the machine: launches that scatter, and a drift under them. Designs that
+are not ours stand beside it, so that one sees what they would have said of the same machine. Exit codes: 0 good, 1 a rate is
+beyond what docs/statistics.md promises.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy.typing as npt
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from sglang_ext.bench.plan import order  # noqa: E402
+from sglang_ext.bench.suites.plan import order  # noqa: E402
 from sglang_ext.study import decision, paired, power, sequential  # noqa: E402
 from sglang_ext.study.distributions import t_below  # noqa: E402
 
@@ -67,7 +66,7 @@ DRIFTS: Mapping[str, Drift] = {
 
 
 def ordered(arms: Sequence[str], repeats: int, seed: int) -> npt.NDArray[np.intp]:
-    """When each arm is launched: (campaign, block, arm) -> number of the launch, as bench/plan.py draws it."""
+    """When each arm is launched: (campaign, block, arm) -> number of the launch, as bench/suites/plan.py draws it."""
     places = np.empty((repeats, BLOCKS, len(arms)), dtype=np.intp)
     index = {name: i for i, name in enumerate(arms)}
     for campaign in range(repeats):

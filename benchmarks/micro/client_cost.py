@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import client
-from sglang_ext.bench.client import PATHS, Address, Stream
-from sglang_ext.bench.figures import Run, figures
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import PATHS, Address, Stream
+from sglang_ext.bench.traffic.figures import Run, figures
 from tests.scripted.child import Child
 from tests.scripted.script import Script, steady
 
@@ -51,7 +51,7 @@ def ours(address: Address, path: str, bodies: Bodies) -> list[Stream]:
 
 def asyncio_streams(address: Address, path: str, bodies: Bodies) -> list[Stream]:
     """asyncio's stream reader, a task for each stream."""
-    from sglang_ext.bench import wire
+    from sglang_ext.bench.traffic import wire
 
     async def one(body: Mapping[str, Any]) -> Stream:
         reader, writer = await asyncio.open_connection(*address)
@@ -85,7 +85,7 @@ class Protocol(asyncio.Protocol):
 
 def asyncio_protocol(address: Address, path: str, bodies: Bodies) -> list[Stream]:
     """asyncio's callbacks, no task for a stream."""
-    from sglang_ext.bench import wire
+    from sglang_ext.bench.traffic import wire
 
     async def one(body: Mapping[str, Any]) -> Stream:
         transport, protocol = await asyncio.get_running_loop().create_connection(Protocol, *address)

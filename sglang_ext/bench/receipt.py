@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_ext.bench import journal
-from sglang_ext.bench.journal import JournalError, read_json
+from sglang_ext.bench.campaigns import journal
+from sglang_ext.bench.campaigns.journal import JournalError, read_json
 from sglang_ext.bench.runner import VALID, Outcome
 
 SCHEMA = "sglang-ext/bench/1"

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import client, endpoint, fingerprint, reconcile
-from sglang_ext.bench.client import Fault, ServerError
-from sglang_ext.bench.figures import Run
+from sglang_ext.bench import fingerprint
+from sglang_ext.bench.campaigns.measure import NOTHING, Taken, Taker, Tell, place
 from sglang_ext.bench.gate import LOST, same_server
-from sglang_ext.bench.measure import NOTHING, Taken, Taker, Tell, place
-from sglang_ext.bench.referee import Referee
-from sglang_ext.bench.sameness import differences
-from sglang_ext.bench.suite import Suite
+from sglang_ext.bench.suites.suite import Suite
+from sglang_ext.bench.traffic import client, endpoint
+from sglang_ext.bench.traffic.client import Fault, ServerError
+from sglang_ext.bench.traffic.figures import Run
+from sglang_ext.bench.truth import reconcile
+from sglang_ext.bench.truth.referee import Referee
+from sglang_ext.bench.truth.sameness import differences
 from sglang_ext.contract.model import ContractError
 from sglang_ext.run.directory import RunError
 from sglang_ext.verify.check import NoContractError, exit_code, unseen

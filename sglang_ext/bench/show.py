@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from sglang_ext.bench.figures import Run
 from sglang_ext.bench.runner import VALID, Outcome
+from sglang_ext.bench.traffic.figures import Run
 from sglang_ext.reasons import TABLE
 from sglang_ext.verify.report import table
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import again
-from sglang_ext.bench.journal import RECEIPT, SCHEMA, JournalError
+from sglang_ext.bench.campaigns import again
+from sglang_ext.bench.campaigns.journal import RECEIPT, SCHEMA, JournalError
 from sglang_ext.bench.receipt import ReceiptError, check_writable, load, place_for, receipt, write
 from sglang_ext.bench.runner import Check, bench
 from sglang_ext.bench.show import Progress, render
-from sglang_ext.bench.suite import Suite, SuiteError, load_suite, missing
+from sglang_ext.bench.suites.suite import Suite, SuiteError, load_suite, missing
 from sglang_ext.verify import report
 
 STDOUT = "-"
@@ -109,7 +109,7 @@ def rerun(path: str, named: str | None, keep: Keep, check: Check, study: Callabl
 
 def plan(path: str, study: Callable[[], Study], ready_s: float | None, tok_s: float | None) -> Record:
     """What the campaign of a suite would be: rows for people, and the order as data. Starts nothing. Raises InputError."""
-    from sglang_ext.bench import plan as design
+    from sglang_ext.bench.suites import plan as design
 
     with _input():
         suite = load_suite(path)
@@ -200,7 +200,7 @@ def _keep(made: Record, file: str | None) -> str | None:
 
 
 def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record] | None = None) -> int:
-    from sglang_ext.bench import campaign
+    from sglang_ext.bench.campaigns import campaign
     from sglang_ext.bench.report import text
 
     if keep.named:

@@ -89,7 +89,7 @@ def live(given: str, server: Server, directory: RunDirectory | None = None) -> S
 
 def answers(report: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The server's own /server_info and /model_info; empty, and why, where it cannot be asked."""
-    from sglang_ext.bench import client, endpoint
+    from sglang_ext.bench.traffic import client, endpoint
 
     try:
         address = endpoint.find(report)

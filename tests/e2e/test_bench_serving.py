@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sglang_ext.bench import client
-from sglang_ext.bench.figures import figures
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.figures import figures
 from tests.rig.server import clean_environment
 from tests.scripted.child import INFO, Child
 from tests.scripted.script import Script, steady

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sglang_ext.bench.journal import finished_blocks
+from sglang_ext.bench.campaigns.journal import finished_blocks
 from tests.rig.environment import SERVING_FLAGS
 from tests.rig.server import clean_environment
 
@@ -225,7 +225,7 @@ def nothing_left() -> bool:
     return not [
         title
         for title in titles
-        if title.startswith(("sglang::scheduler", "sglang::detokenizer")) or "bench.keeper" in title
+        if title.startswith(("sglang::scheduler", "sglang::detokenizer")) or "bench.campaigns.keeper" in title
     ]
 
 

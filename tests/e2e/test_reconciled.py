@@ -17,13 +17,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sglang_ext.bench import all_reduce, client, counters, fingerprint, in_effect, looks
-from sglang_ext.bench.arms import Arm
-from sglang_ext.bench.client import Address
-from sglang_ext.bench.figures import figures
-from sglang_ext.bench.reconcile import COUNTERS, LOG, RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation, reconcile
-from sglang_ext.bench.sameness import differences, facts, unknown, with_environment
-from sglang_ext.bench.server_log import Tail, since_flush, windows
+from sglang_ext.bench import fingerprint
+from sglang_ext.bench.campaigns import looks
+from sglang_ext.bench.suites.arms import Arm
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import Address
+from sglang_ext.bench.traffic.figures import figures
+from sglang_ext.bench.truth import all_reduce, counters, in_effect
+from sglang_ext.bench.truth.reconcile import COUNTERS, LOG, RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation, reconcile
+from sglang_ext.bench.truth.sameness import differences, facts, unknown, with_environment
+from sglang_ext.bench.truth.server_log import Tail, since_flush, windows
 from sglang_ext.contract.model import Contract
 from tests.rig.server import STOCK, Server
 

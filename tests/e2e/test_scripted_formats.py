@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench import client
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
 from tests.rig.server import clean_environment
 from tests.scripted.formats import render
 from tests.scripted.script import Script, Step

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_ext.bench import client
-from sglang_ext.bench.client import PATHS, Address
-from sglang_ext.bench.figures import Run, figures, together
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import PATHS, Address
+from sglang_ext.bench.traffic.figures import Run, figures, together
 from tests.rig.server import STOCK, Server
 
 TOKENS, PROMPT = 64, "hello world the quick brown fox"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from sglang_ext.bench import client
-from sglang_ext.bench.client import Address
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import Address
 from tests.scripted.formats import FORMATS
 from tests.scripted.script import Script
 from tests.scripted.server import STAMPS

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from sglang_ext import cli
-from sglang_ext.bench import campaign, journal, launch, receipt, servers, verb
-from sglang_ext.bench.client import Fault
-from sglang_ext.bench.journal import JournalError
-from sglang_ext.bench.launch import Refused
-from sglang_ext.bench.suite import Suite, SuiteError, parse_suite
+from sglang_ext.bench import receipt, verb
+from sglang_ext.bench.campaigns import campaign, journal, launch, servers
+from sglang_ext.bench.campaigns.journal import JournalError
+from sglang_ext.bench.campaigns.launch import Refused
+from sglang_ext.bench.suites.suite import Suite, SuiteError, parse_suite
+from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.reasons import TABLE
 from tests.scripted.child import Child
 from tests.scripted.script import Script, steady

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench import journal
-from sglang_ext.bench.journal import Journal, JournalError, finished_blocks, unfinished
+from sglang_ext.bench.campaigns import journal
+from sglang_ext.bench.campaigns.journal import Journal, JournalError, finished_blocks, unfinished
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = {"blocks": [["a", "b"], ["b", "a"]]}
@@ -155,7 +155,7 @@ def test_a_write_that_was_killed_leaves_the_old_file(folder: Path) -> None:
 KILLED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from sglang_ext.bench import journal
+from sglang_ext.bench.campaigns import journal
 own = journal.Journal.open(sys.argv[2])
 replaced = os.replace
 def replace(a, b):

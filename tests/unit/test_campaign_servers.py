@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench import servers
-from sglang_ext.bench.keeper import Order
-from sglang_ext.bench.servers import LaunchError
+from sglang_ext.bench.campaigns import servers
+from sglang_ext.bench.campaigns.keeper import Order
+from sglang_ext.bench.campaigns.servers import LaunchError
 from sglang_ext.delivery.ending import send
 from sglang_ext.run.process import Identity, is_alive, stat
 
@@ -176,7 +176,7 @@ def test_one_that_does_not_listen_is_killed_when_nobody_waits(stand: Callable[..
 HARNESS = """
 import json, os, sys, time
 sys.path.insert(0, sys.argv[1])
-from sglang_ext.bench import servers
+from sglang_ext.bench.campaigns import servers
 told = json.loads(sys.argv[2])
 server = servers.start(told["argv"], dict(os.environ), told["log"])
 print(server.keeper.pid, flush=True)
@@ -227,7 +227,7 @@ def test_the_terminals_signals_do_not_end_a_keeper(stand: Callable[..., Stand]) 
 def test_a_keeper_whose_harness_is_gone_at_once_starts_nothing(tmp_path: Path) -> None:
     order = json.dumps(Order(["touch", str(tmp_path / "started")], {}, str(tmp_path / "log"))._asdict())
     done = subprocess.run(
-        [sys.executable, "-m", "sglang_ext.bench.keeper"],
+        [sys.executable, "-m", "sglang_ext.bench.campaigns.keeper"],
         cwd=ROOT,
         input=order[:-5].encode(),
         capture_output=True,

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench import client
-from sglang_ext.bench.client import Address, Fault, ServerError, Stream
-from sglang_ext.bench.events import events, parse
-from sglang_ext.bench.figures import Run, figures, together, token_times
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import Address, Fault, ServerError, Stream
+from sglang_ext.bench.traffic.events import events, parse
+from sglang_ext.bench.traffic.figures import Run, figures, together, token_times
 
 WORK = parse_suite(b'[suite]\nname = "s"\nsummary = "S"\n[workload]\nprompt = "hi"\ntokens = 10\n', "s.toml").workload
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sglang_ext.bench import in_effect
-from sglang_ext.bench.arms import Arm
-from sglang_ext.bench.client import Fault
-from sglang_ext.bench.requested import requested, same
+from sglang_ext.bench.suites.arms import Arm
+from sglang_ext.bench.traffic.client import Fault
+from sglang_ext.bench.truth import in_effect
+from sglang_ext.bench.truth.requested import requested, same
 from sglang_ext.reasons import TABLE
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "reconcile"

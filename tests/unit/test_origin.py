@@ -116,7 +116,9 @@ def test_the_server_is_started_with_m_whatever_we_were_started_by(tmp_path: Path
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         cwd, *path = done.stdout.split()
         assert cwd == ("None" if flag else str(tmp_path))
-        assert str(ROOT) in path and str(tmp_path) not in path  # not always first: a `.pth` file may put others before it
+        assert (
+            str(ROOT) in path and str(tmp_path) not in path
+        )  # not always first: a `.pth` file may put others before it
 
 
 def test_the_child_imports_the_folder_it_is_started_in_first(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from sglang_ext.bench import plan
-from sglang_ext.bench.suite import Suite, parse_suite
+from sglang_ext.bench.suites import plan
+from sglang_ext.bench.suites.suite import Suite, parse_suite
 
 SUITE = """
 [suite]

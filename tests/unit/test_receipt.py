@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from sglang_ext import cli
-from sglang_ext.bench import client, endpoint, fingerprint, measure, receipt, runner, verb
-from sglang_ext.bench.client import Address, Fault, ServerError, Stream
-from sglang_ext.bench.figures import Run
+from sglang_ext.bench import fingerprint, receipt, runner, verb
+from sglang_ext.bench.campaigns import measure
 from sglang_ext.bench.show import render
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client, endpoint
+from sglang_ext.bench.traffic.client import Address, Fault, ServerError, Stream
+from sglang_ext.bench.traffic.figures import Run
 from sglang_ext.reasons import TABLE
 from sglang_ext.run.attestation import SCHEMA as ATTESTATION
 from sglang_ext.run.attestation import record_name

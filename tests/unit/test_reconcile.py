@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sglang_ext.bench import counters, reconcile
-from sglang_ext.bench.reconcile import COUNTERS, LOG, RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation, together
-from sglang_ext.bench.server_log import Tail, Window, since_flush, windows
-from sglang_ext.bench.timeline import Timeline
+from sglang_ext.bench.traffic.timeline import Timeline
+from sglang_ext.bench.truth import counters, reconcile
+from sglang_ext.bench.truth.reconcile import COUNTERS, LOG, RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation, together
+from sglang_ext.bench.truth.server_log import Tail, Window, since_flush, windows
 from tools import window_table
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "reconcile"

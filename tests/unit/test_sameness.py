@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench import fingerprint, sameness
-from sglang_ext.bench.sameness import differences, facts, unknown, with_environment
+from sglang_ext.bench import fingerprint
+from sglang_ext.bench.truth import sameness
+from sglang_ext.bench.truth.sameness import differences, facts, unknown, with_environment
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "reconcile"
 SPECULATIVE = ("arguments.speculative_*", "draft")

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sglang_ext.bench import client
-from sglang_ext.bench.client import PATHS, Stream
-from sglang_ext.bench.figures import Run, figures, together, token_times
-from sglang_ext.bench.suite import parse_suite
+from sglang_ext.bench.suites.suite import parse_suite
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import PATHS, Stream
+from sglang_ext.bench.traffic.figures import Run, figures, together, token_times
 from tests.scripted.child import Child
 from tests.scripted.script import Script, Step, steady
 

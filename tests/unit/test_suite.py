@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_ext.bench.suite import SuiteError, load_suite, parse_suite
+from sglang_ext.bench.suites.suite import SuiteError, load_suite, parse_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = '[suite]\nname = "s"\nsummary = "S"\n'

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_ext.bench import arms, prompts
-from sglang_ext.bench import suite as suites
-from sglang_ext.bench.prompts import Prompt, distinct_pairs
-from sglang_ext.bench.suite import Arm, Suite, SuiteError, changed, command, load_suite, missing, parse_suite
-from sglang_ext.bench.under_test import covers
+from sglang_ext.bench.suites import arms, prompts
+from sglang_ext.bench.suites import suite as suites
+from sglang_ext.bench.suites.prompts import Prompt, distinct_pairs
+from sglang_ext.bench.suites.suite import Arm, Suite, SuiteError, changed, command, load_suite, missing, parse_suite
+from sglang_ext.bench.suites.under_test import covers
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.profile import load_profile
 from sglang_ext.delivery.options import launcher_parser, split

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_ext.bench import wire
+from sglang_ext.bench.traffic import wire
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODIES = st.lists(st.binary(min_size=1, max_size=40), max_size=6)

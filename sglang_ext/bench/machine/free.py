@@ -7,10 +7,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sglang_ext.bench.client import Fault
 from sglang_ext.bench.machine import kernel, nvml
 from sglang_ext.bench.machine.nvml import Gpu, Holder, Library
 from sglang_ext.bench.machine.questions import Unreadable
+from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.run import process
 
 GIB = 1 << 30

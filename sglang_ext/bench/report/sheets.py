@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from sglang_ext.bench.report.read import FINISHED, Arm, Campaign, Launch, clean, listing, mapping, means, number, text
 from sglang_ext.bench.report.words import UNKNOWN, count, duration, figure, label, percent
-from sglang_ext.bench.sameness import FOLLOWS, NEAR, VOLATILE
-from sglang_ext.bench.under_test import covers
+from sglang_ext.bench.suites.under_test import covers
+from sglang_ext.bench.truth.sameness import FOLLOWS, NEAR, VOLATILE
 from sglang_ext.contract.names import shown
 from sglang_ext.reasons import TABLE
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sglang_ext.bench.server_words import DRAFT_ARGUMENT
-from sglang_ext.bench.strict import error
+from sglang_ext.bench.suites.server_words import DRAFT_ARGUMENT
+from sglang_ext.bench.suites.strict import error
 from sglang_ext.contract.names import shown
 
 if TYPE_CHECKING:
-    from sglang_ext.bench.arms import Arm
+    from sglang_ext.bench.suites.arms import Arm
 
 ARGUMENTS, CONTRACT, ENVIRONMENT = "arguments", "contract", "environment"
 DRAFT, PATCHES = "draft", "patches"

@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sglang_ext.bench import all_reduce
-from sglang_ext.bench.client import Fault
 from sglang_ext.bench.fingerprint import is_secret
-from sglang_ext.bench.requested import requested, same
-from sglang_ext.bench.server_log import Window, windows
+from sglang_ext.bench.traffic.client import Fault
+from sglang_ext.bench.truth import all_reduce
+from sglang_ext.bench.truth.requested import requested, same
+from sglang_ext.bench.truth.server_log import Window, windows
 
 if TYPE_CHECKING:
-    from sglang_ext.bench.arms import Arm
+    from sglang_ext.bench.suites.arms import Arm
 
 SPECULATION, STEPS, ADAPTIVE = "speculation_not_in_effect", "steps_not_in_effect", "speculation_adapts"
 ATTENTION, PARALLEL, GRAPHS = "attention_not_in_effect", "parallel_not_in_effect", "graphs_not_in_effect"

@@ -18,8 +18,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.client import Fault, Stream
-from sglang_ext.bench.events import Timeline, parse, whole
+from sglang_ext.bench.traffic.client import Fault, Stream
+from sglang_ext.bench.traffic.events import Timeline, parse, whole
 
 NOT_RECONCILED = "a run alone is not compared with the server's windows; a launch of a campaign is"
 NONE_CAME = "no token came"

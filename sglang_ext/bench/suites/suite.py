@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import strict
-from sglang_ext.bench.arms import Arm, command, missing, read_arms, read_paths, with_control
-from sglang_ext.bench.prompts import Prompt, check_natural, read_prompt
-from sglang_ext.bench.strict import REQUIRED, Keys, SuiteError, error
-from sglang_ext.bench.under_test import check_arms, check_entries
+from sglang_ext.bench.suites import strict
+from sglang_ext.bench.suites.arms import Arm, command, missing, read_arms, read_paths, with_control
+from sglang_ext.bench.suites.prompts import Prompt, check_natural, read_prompt
+from sglang_ext.bench.suites.strict import REQUIRED, Keys, SuiteError, error
+from sglang_ext.bench.suites.under_test import check_arms, check_entries
 
 __all__ = [
     "Arm", "Campaign", "Suite", "SuiteError", "Workload", "changed", "command", "load_suite", "missing", "parse_suite",

@@ -12,11 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_ext.bench import client, counters, reconcile
-from sglang_ext.bench.client import Address, ServerError
-from sglang_ext.bench.counters import CountersError
-from sglang_ext.bench.reconcile import Reconciliation
-from sglang_ext.bench.server_log import Tail, since_flush, windows
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import Address, ServerError
+from sglang_ext.bench.truth import counters, reconcile
+from sglang_ext.bench.truth.counters import CountersError
+from sglang_ext.bench.truth.reconcile import Reconciliation
+from sglang_ext.bench.truth.server_log import Tail, since_flush, windows
 
 FLUSH = "/flush_cache"
 TRIES, PAUSE = 20, 0.25  # it refuses while a request is not quite over; seconds between two tries

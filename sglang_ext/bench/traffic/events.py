@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.client import Fault, Stream, said
+from sglang_ext.bench.traffic.client import Fault, Stream, said
 
 FACTS = ("prompt_tokens", "cached_tokens", "reasoning_tokens", "spec_verify_ct", "dp_rank")
 # Where a fact has a place of its own besides: (field of `usage`, its key, the fact).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_ext.bench.client import Address
+from sglang_ext.bench.traffic.client import Address
 from sglang_ext.delivery.options import value_of
 from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.run.process import all_stats, command_line

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sglang_ext.bench.client import Fault
-from sglang_ext.bench.under_test import covers
+from sglang_ext.bench.suites.under_test import covers
+from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.contract.names import is_tuning, shown
 from sglang_ext.hide import presentable
 

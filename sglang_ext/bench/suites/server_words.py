@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from sglang_ext.bench.strict import error
+from sglang_ext.bench.suites.strict import error
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.delivery.options import OWN
 from sglang_ext.hide import holds_credentials

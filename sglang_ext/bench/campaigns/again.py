@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from sglang_ext.bench import fingerprint
-from sglang_ext.bench.suite import Suite, changed, missing
+from sglang_ext.bench.suites.suite import Suite, changed, missing
 
 MACHINE = ("cpu", "cores", "architecture", "gpus", "kernel")
 

@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import client, endpoint, fingerprint, in_effect, looks, reconcile, servers
-from sglang_ext.bench.arms import Arm
-from sglang_ext.bench.client import KEY, Address, Fault, ServerError
+from sglang_ext.bench import fingerprint
+from sglang_ext.bench.campaigns import looks, servers
+from sglang_ext.bench.campaigns.measure import Taker, place
 from sglang_ext.bench.gate import same_server
 from sglang_ext.bench.machine import marks, observe
-from sglang_ext.bench.measure import Taker, place
 from sglang_ext.bench.receipt import essentials
-from sglang_ext.bench.referee import Referee
-from sglang_ext.bench.sameness import with_environment
-from sglang_ext.bench.suite import Suite, command
+from sglang_ext.bench.suites.arms import Arm
+from sglang_ext.bench.suites.suite import Suite, command
+from sglang_ext.bench.traffic import client, endpoint
+from sglang_ext.bench.traffic.client import KEY, Address, Fault, ServerError
+from sglang_ext.bench.truth import in_effect, reconcile
+from sglang_ext.bench.truth.referee import Referee
+from sglang_ext.bench.truth.sameness import with_environment
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.verify import select
 

@@ -1,6 +1,8 @@
 """The keeper: a process that starts one server, and ends all of it when it is told to, or when whoever told it is gone.
 
-    python -m sglang_ext.bench.keeper       stdin: one line of JSON (`Order`), later "end" or "kill"; stdout: lines of JSON
+    python -m sglang_ext.bench.campaigns.keeper
+
+stdin: one line of JSON (`Order`), later "end" or "kill"; stdout: lines of JSON.
 
 The harness may die at any moment, by SIGKILL or for want of memory: the kernel then closes its end of the pipe, and that means
 "end". Whatever the server starts stays below the keeper, whichever session it goes to: orphans go to the nearest subreaper

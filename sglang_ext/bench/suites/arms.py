@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.server_words import DRAFT, LAUNCHERS, check, fill_in, options, speculative
-from sglang_ext.bench.strict import KIND, REQUIRED, Keys, SuiteError, error, kind, plain_name, strings, values
+from sglang_ext.bench.suites.server_words import DRAFT, LAUNCHERS, check, fill_in, options, speculative
+from sglang_ext.bench.suites.strict import KIND, REQUIRED, Keys, SuiteError, error, kind, plain_name, strings, values
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import ContractError
 from sglang_ext.contract.names import is_name, is_nccl, is_tuning, looks_secret, name_fault, value_fault

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_ext.bench.server_words import argument_of
+from sglang_ext.bench.suites.server_words import argument_of
 
 # Values that upstream writes in another way when it resolves them: asked for -> also right.
 SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import client, counters
-from sglang_ext.bench.client import Address, Fault, ServerError
-from sglang_ext.bench.counters import CountersError
-from sglang_ext.bench.figures import Run, figures, together
-from sglang_ext.bench.reconcile import RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation
-from sglang_ext.bench.referee import Referee
-from sglang_ext.bench.suite import Workload
+from sglang_ext.bench.suites.suite import Workload
+from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic.client import Address, Fault, ServerError
+from sglang_ext.bench.traffic.figures import Run, figures, together
+from sglang_ext.bench.truth import counters
+from sglang_ext.bench.truth.counters import CountersError
+from sglang_ext.bench.truth.reconcile import RECONCILED, UNKNOWN, UNRECONCILED, Reconciliation
+from sglang_ext.bench.truth.referee import Referee
 
 Tell = Callable[[str], None]
 Counted = dict[str, float]

@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import suspects
-from sglang_ext.bench.server_log import HALF, Window, since_flush
-from sglang_ext.bench.suspects import Piece
-from sglang_ext.bench.timeline import Timeline
+from sglang_ext.bench.traffic.timeline import Timeline
+from sglang_ext.bench.truth import suspects
+from sglang_ext.bench.truth.server_log import HALF, Window, since_flush
+from sglang_ext.bench.truth.suspects import Piece
 
 RECONCILED, UNRECONCILED, UNKNOWN = "RECONCILED", "UNRECONCILED", "UNKNOWN"
 TOLERANCE = 0.005

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from sglang_ext.bench.client import Address
+from sglang_ext.bench.traffic.client import Address
 
 PATH = "/metrics"
 OWN = "sglang:"  # how every metric of the server's own begins
@@ -94,7 +94,7 @@ def totals(text: str) -> dict[str, float]:
 
 def read(address: Address) -> dict[str, float]:
     """What the server has counted so far. Raises CountersError."""
-    from sglang_ext.bench import client
+    from sglang_ext.bench.traffic import client
 
     try:
         return totals(client.get_text(address, PATH))

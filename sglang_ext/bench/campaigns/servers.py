@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from sglang_ext.bench.client import Fault
+from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.delivery.ending import send
 from sglang_ext.delivery.supervisor import interpreter_flags
 from sglang_ext.reasons import TABLE
@@ -219,7 +219,7 @@ class Server:
 def start(argv: Sequence[str], environment: Mapping[str, str], log: str) -> Server:
     """Start a server that writes to ``log``. Raises LaunchError."""
     keeper = subprocess.Popen(
-        [sys.executable, *interpreter_flags(), "-m", "sglang_ext.bench.keeper"],
+        [sys.executable, *interpreter_flags(), "-m", "sglang_ext.bench.campaigns.keeper"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

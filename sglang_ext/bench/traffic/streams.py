@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sglang_ext.bench.wire import LAST
+from sglang_ext.bench.traffic.wire import LAST
 
 Clock = Callable[[], float]
 END = LAST[2:]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sglang_ext.bench.server_log import Window
-from sglang_ext.bench.timeline import Timeline
+from sglang_ext.bench.traffic.timeline import Timeline
+from sglang_ext.bench.truth.server_log import Window
 
 FACTOR = 0.02  # how near to a whole number a ratio must be to look like one
 MOST = 64  # streams; above it every ratio is near to one

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench import streams, wire
-from sglang_ext.bench.suite import Workload
+from sglang_ext.bench.suites.suite import Workload
+from sglang_ext.bench.traffic import streams, wire
 
 PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
 KEY = "SGLANG_EXT_API_KEY"  # where a server with --api-key finds ours; never printed, never stored

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sglang_ext.bench.suite import Suite
+    from sglang_ext.bench.suites.suite import Suite
 
 SEEDS = 1 << 32
 Row = tuple[str, str]

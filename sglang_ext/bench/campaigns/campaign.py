@@ -20,15 +20,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_ext import __version__
-from sglang_ext.bench import plan
-from sglang_ext.bench.arms import Arm
-from sglang_ext.bench.client import Fault
-from sglang_ext.bench.journal import RECEIPT, Journal, JournalError, finished_blocks, unfinished
-from sglang_ext.bench.launch import Refused, launch
+from sglang_ext.bench.campaigns.journal import RECEIPT, Journal, JournalError, finished_blocks, unfinished
+from sglang_ext.bench.campaigns.launch import Refused, launch
 from sglang_ext.bench.machine import marks
 from sglang_ext.bench.report.text import progress_line
-from sglang_ext.bench.sameness import differences, unknown
-from sglang_ext.bench.suite import Suite, changed
+from sglang_ext.bench.suites import plan
+from sglang_ext.bench.suites.arms import Arm
+from sglang_ext.bench.suites.suite import Suite, changed
+from sglang_ext.bench.traffic.client import Fault
+from sglang_ext.bench.truth.sameness import differences, unknown
 from sglang_ext.reasons import TABLE
 
 Record = dict[str, Any]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.strict import error, read, text
+from sglang_ext.bench.suites.strict import error, read, text
 
 WINDOW = 200  # words: over more of them natural text repeats itself too
 LEAST_DISTINCT = 0.5  # of a window's pairs of neighbours; the shipped prompts, code among them, have 0.9 and more

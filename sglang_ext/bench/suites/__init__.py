@@ -1,0 +1,1 @@
+"""Suites: what to ask, and of which servers; read strictly, and planned."""

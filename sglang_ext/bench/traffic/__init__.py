@@ -1,0 +1,1 @@
+"""Requests and answers: sent, stamped, and made figures of."""
