@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from sglang_ext.bench.report import html, over_time, plots, text
+from sglang_ext.bench.report import html, over_time, plots, text, words
 from sglang_ext.bench.report.read import campaign as read
 from sglang_ext.bench.report.read import means
 from sglang_ext.bench.report.svg import thin, ticks
@@ -532,3 +532,19 @@ def test_a_browser_draws_all_of_it(tmp_path: Path, width: int, dark: bool) -> No
         paper = shown.evaluate("getComputedStyle(document.body).backgroundColor")
         assert paper == ("rgb(17, 21, 26)" if dark else "rgb(255, 255, 255)")
         assert shown.problems == []
+
+
+def test_a_control_that_could_not_have_seen_anything_gets_no_tick() -> None:
+    made = campaign()
+    effect = made["plan"]["effect"]
+    control = next(one for one in made["comparisons"] if one["control"])
+
+    def said(low: float, high: float) -> words.Said:
+        control.update(ratio=1.0, low=low, high=high)
+        found = read(made)
+        return words.say(found, next(one for one in found.comparisons if one.control))
+
+    assert said(1 - effect / 2, 1 + effect / 2).mark == "✓"
+    wide = said(0.5, 2.0)
+    assert wide.mark == "?" and "might have gone unseen" in wide.meaning
+    assert said(1.01, 1.5).mark == "✗"

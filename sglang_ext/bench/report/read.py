@@ -138,6 +138,7 @@ class Campaign(NamedTuple):
     blocks: int
     stopped: str | None
     margin: float | None
+    effect: float | None  # what the campaign was planned to find
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
     excluded: tuple[Mapping[str, Any], ...]
@@ -347,6 +348,7 @@ def campaign(raw: Mapping[str, Any]) -> Campaign:
         len(listing(plan.get("blocks"))),
         text(plan.get("stopped")) or None,
         positive(plan.get("margin")),
+        positive(plan.get("effect")),
         read,
         tuple(_comparison(mapping(one), alpha) for one in listing(raw.get("comparisons"))[:MOST]),
         excluded,

@@ -85,11 +85,11 @@ def say(campaign: Campaign, one: Comparison) -> Said:
         return Said(title, NOT_COUNTING, "×", None, None, why, None)
     low, high = one.low, one.high
     interval = f"{percent(low)} to {percent(high)}" if low and high else None
-    meaning = _control(one) if one.control else _meaning(campaign, one, name)
+    meaning = _control(campaign, one) if one.control else _meaning(campaign, one, name)
     kind = one.verdict.replace(" ", "-") if one.verdict in MARKS and not one.control else ""
     sign = MARKS.get(one.verdict, "?")
     if one.control:
-        sign = "?" if low is None or high is None else "✓" if low <= 1 <= high else "✗"
+        sign = "?" if low is None or high is None or _blind(campaign, one) else "✓" if low <= 1 <= high else "✗"
     return Said(title, one.verdict, sign, percent(one.ratio), interval, meaning, _support(one), kind, economics(one))
 
 
@@ -119,10 +119,22 @@ def _meaning(campaign: Campaign, one: Comparison, name: str) -> str:
     return f"Cannot tell whether {name} is faster or slower than {one.baseline}: {found}{shows}."
 
 
-def _control(one: Comparison) -> str:
+def _blind(campaign: Campaign, one: Comparison) -> bool:
+    """Is the control's interval so wide that it would have held a difference as large as the wanted one?"""
+    if one.low is None or one.high is None or campaign.effect is None:
+        return False
+    return one.low <= 1 <= one.high and (one.high > 1 + campaign.effect or one.low < 1 - campaign.effect)
+
+
+def _control(campaign: Campaign, one: Comparison) -> str:
     found = _range(one)
     if one.low is None or one.high is None:
         return f"{one.baseline} was measured against itself, and the control says nothing: it has no interval."
+    if _blind(campaign, one):
+        return (
+            f"{one.baseline} measured against itself is {found}: no difference is found, but one as large as the "
+            f"{100 * (campaign.effect or 0):g}% that is looked for might have gone unseen."
+        )
     if one.low <= 1 <= one.high:
         return f"{one.baseline} measured against itself is {found}: no difference is found where there is none."
     return f"{one.baseline} measured against itself is {found}: a difference is found where there is none."
