@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from sglang_ext.console import given, port, seconds
 from sglang_ext.quick import Any
@@ -30,7 +31,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 def add_result_options(parser: argparse.ArgumentParser) -> None:
     """Where a bench's results go: the same for `bench run` and `bench rerun`."""
     add_report_option(parser, what="the receipt", instead="the table")
-    parser.add_argument("--html", type=given, metavar="FILE", help="write the report as one HTML page to FILE")
+    parser.add_argument("--html", type=page, metavar="FILE", help="write the report as one HTML page to FILE")
     parser.add_argument(
         "--out",
         type=given,
@@ -41,7 +42,9 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_rerun_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`")
+    parser.add_argument(
+        "receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`, or its campaign folder"
+    )
     parser.add_argument(
         "--suite", type=given, metavar="SUITE.toml", help="its suite; default: where it was, or beside the receipt"
     )
@@ -59,16 +62,28 @@ def add_bench_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`")
-    parser.add_argument("--html", type=given, metavar="FILE", help="write it as one HTML page to FILE")
+    parser.add_argument(
+        "receipt", metavar="RECEIPT", type=given, help="a receipt of `bench run`, or its campaign folder"
+    )
+    parser.add_argument("--html", type=page, metavar="FILE", help="write it as one HTML page to FILE")
 
 
 def rate(text: str) -> float:
     """Tokens a second, more than none."""
-    value = seconds(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError(f"expected more than 0 tokens a second, found {text!r}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected tokens a second, more than 0, found {text!r}")
     return value
+
+
+def page(text: str) -> str:
+    """A file for a page: stdout has the text already."""
+    if given(text) == "-":
+        raise argparse.ArgumentTypeError("expected a file, found '-'; name one (./- where that is its name)")
+    return text
 
 
 def add_diff_options(parser: argparse.ArgumentParser) -> None:

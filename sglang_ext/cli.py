@@ -24,6 +24,15 @@ def overview() -> argparse.ArgumentParser:
     )
 
 
+def several(first: str, names: Sequence[str]) -> argparse.ArgumentParser:
+    """What is printed for a first word alone: the second words that go with it."""
+    lines = "\n".join(f"  {name:<16}{VERBS[name].line}" for name in names)
+    usage = f"sglang-ext {first} VERB [options]\n       sglang-ext {first} VERB --help"
+    return argparse.ArgumentParser(
+        prog=f"sglang-ext {first}", usage=usage, formatter_class=Help, epilog=f"verbs:\n{lines}"
+    )
+
+
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of one verb."""
     verb = VERBS[name]
@@ -49,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = overview()
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     longer = [name for name in VERBS if words and name.startswith(f"{words[0]} ")]
+    if longer and words[1:2] in (["--help"], ["-h"]):
+        several(words[0], longer).print_help()
+        return 0
     if longer:
         parser.error(f"{words[0]!r} needs a second word: {', '.join(longer)}")
     if words and not words[0].startswith("-"):

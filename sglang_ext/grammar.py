@@ -8,7 +8,17 @@ from collections.abc import Callable
 from sglang_ext import arguments
 from sglang_ext.quick import Any, NamedTuple
 
-EXITS = (
+EXITS = (  # of the overview
+    "exit status, of most verbs; VERB --help has its own:\n"
+    "  0  PASS, VALID, done\n"
+    "  1  FAIL, INVALID: a requirement is not met, a run does not count\n"
+    "  2  the command line, a profile, contract, suite or file is wrong, or several servers could be meant\n"
+    "  3  UNKNOWN: it could not be seen, or there is no server; UNRECONCILED\n"
+    "  4  gate, bench: verified before, but not after\n"
+    "  5  bench: the numbers are sound and do not decide (INCONCLUSIVE)\n"
+    "  130  interrupted (SIGINT)\n"
+)
+VERIFY_EXITS = (
     "exit status:\n"
     "  0  PASS\n"
     "  1  FAIL: a requirement is not met\n"
@@ -46,7 +56,7 @@ VERBS = {
                 "contract: exec (the environment it was started with), live (its memory, now), attested (its own answer, now).\n"
                 "This shell's variables are never evidence. Without --profile, --set or --absent the run's own contract counts."
             ),
-            "epilog": EXITS,
+            "epilog": VERIFY_EXITS,
         },
     ),
     "lint": Verb(
@@ -81,7 +91,7 @@ VERBS = {
                 "COMMAND's own status is returned if both verdicts are PASS."
             ),
             "epilog": (
-                EXITS + "  4  verified before, but not after: what COMMAND measured does not count\n"
+                VERIFY_EXITS + "  4  verified before, but not after: what COMMAND measured does not count\n"
                 "  else COMMAND's own status, whatever it is (--json FILE tells them apart); 130 after an interrupt"
             ),
         },
@@ -132,7 +142,10 @@ VERBS = {
         {
             "usage": "sglang-ext bench report RECEIPT [--html FILE]",
             "description": "Show a receipt of `bench run`, from itself alone: on another machine, years later.",
-            "epilog": "exit status: the one the receipt was taken with; 2 where it cannot be read\n",
+            "epilog": (
+                "exit status: the one the receipt was taken with (docs/campaign.md); 2 where it cannot be read, or the page not\n"
+                "be written\n"
+            ),
         },
     ),
     "bench rerun": Verb(

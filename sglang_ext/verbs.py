@@ -225,6 +225,10 @@ def bench(options: argparse.Namespace, act: Any) -> int:
         "--profile": options.profile,
         "--set": options.sets,
         "--absent": options.absents,
+        "--accept": options.accepted,
+        "--require": options.require,
+        "--all-processes": options.all_processes,
+        "--wait": options.wait,
     }
     named = tuple(name for name, value in given.items() if value)
     keep = verb.Keep(options.out, options.json, options.html, named)
@@ -261,12 +265,14 @@ def run_bench_plan(options: argparse.Namespace) -> int:
     from sglang_ext.bench import verb
 
     try:
-        found = verb.plan(options.suite, study, options.ready, options.rate)
+        file = options.json if options.json != "-" else None
+        found = verb.plan(options.suite, study, options.ready, options.rate, file)
     except verb.InputError as error:
         complain(str(error))
         return USAGE
-    write_json(found, options.json)
-    if options.json != "-":
+    if options.json == "-":
+        write_json(found, "-")
+    else:
         print(verb.plan_text(found))
     return 0
 

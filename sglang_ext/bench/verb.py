@@ -17,10 +17,23 @@ from typing import Any, NamedTuple
 
 from sglang_ext.bench.campaigns import again
 from sglang_ext.bench.campaigns.journal import RECEIPT, SCHEMA, JournalError
-from sglang_ext.bench.receipt import ReceiptError, check_writable, load, place_for, receipt, write
+from sglang_ext.bench.receipt import (
+    ReceiptError,
+    check_apart,
+    check_writable,
+    load,
+    place_for,
+    place_of,
+    places_for,
+    receipt,
+    same_file,
+    write,
+    write_text,
+)
 from sglang_ext.bench.runner import Check, bench
 from sglang_ext.bench.show import Progress, render
 from sglang_ext.bench.suites.suite import Suite, SuiteError, load_suite, missing
+from sglang_ext.reasons import TABLE
 from sglang_ext.verify import report
 
 STDOUT = "-"
@@ -56,7 +69,7 @@ class Keep(NamedTuple):
     out: str | None = None
     receipt: str | None = None
     page: str | None = None
-    named: tuple[str, ...] = ()  # the options that name a running server or its contract
+    named: tuple[str, ...] = ()  # the options that are about a running server, its contract or how it is verified
 
 
 @contextlib.contextmanager
@@ -77,6 +90,7 @@ def run(path: str, keep: Keep, check: Check, study: Callable[[], Study]) -> int:
     """
     with _input():
         suite = load_suite(path)
+        _check_outputs(suite, keep)
         return _campaign(suite, keep, study()) if suite.arms else _single(suite, keep, check)
 
 
@@ -84,15 +98,23 @@ def rerun(path: str, named: str | None, keep: Keep, check: Check, study: Callabl
     """Repeat what the receipt in ``path`` is of, or say what no longer matches. Raises as `run` does."""
     with _input():
         try:
-            taken = load(path)
-            suite = load_suite(again.suite_of(taken, path, named))
+            taken, file = load(path), place_of(path)
+            suite = load_suite(again.suite_of(taken, file, named))
         except ReceiptError as error:
             raise InputError(f"receipt_unreadable: {error}") from None
         except again.AgainError as error:
-            raise InputError(f"suite_invalid: {error}") from None
+            raise InputError(f"{error.code}: {error}") from None
         if bool(suite.arms) != (taken["schema"] == SCHEMA):
+            kinds = ("a suite without arms", "a suite with arms")
+            wanted, there = kinds[not suite.arms], kinds[bool(suite.arms)]
+            fix = "name it with --suite" if named is None else "name the one it was taken with, or leave --suite out"
             raise InputError(
-                f"suite_invalid: {suite.path} is another kind of suite than the receipt's; name it with --suite"
+                f"suite_invalid: suite {suite.path}: expected {wanted}, as the receipt's, found {there}; {fix}"
+            )
+        _check_outputs(suite, keep, file)
+        if keep.out is not None and os.path.realpath(keep.out) == os.path.dirname(os.path.realpath(file)):
+            raise InputError(
+                f"campaign_folder: --out {keep.out}: expected another folder than the receipt's own, found that; name a new one"
             )
         found = again.differences(taken, suite)
         if found and keep.receipt == STDOUT:
@@ -100,6 +122,7 @@ def rerun(path: str, named: str | None, keep: Keep, check: Check, study: Callabl
             return 1
         if found:
             print(f"rerun_differs: {path} cannot be repeated here:", *(f"  {one}" for one in found), sep="\n")
+            print(f"    fix: {TABLE['rerun_differs'].fix}")
             return 1
         prints = again.fingerprints(taken)
         if suite.arms:
@@ -107,12 +130,21 @@ def rerun(path: str, named: str | None, keep: Keep, check: Check, study: Callabl
         return _single(suite, keep, check, next(iter(prints.values())))
 
 
-def plan(path: str, study: Callable[[], Study], ready_s: float | None, tok_s: float | None) -> Record:
-    """What the campaign of a suite would be: rows for people, and the order as data. Starts nothing. Raises InputError."""
+def plan(
+    path: str, study: Callable[[], Study], ready_s: float | None, tok_s: float | None, file: str | None = None
+) -> Record:
+    """What the campaign of a suite would be: rows for people, and the order as data; kept in ``file`` too, where one is named.
+
+    Starts nothing. Raises InputError.
+    """
     from sglang_ext.bench.suites import plan as design
 
     with _input():
         suite = load_suite(path)
+    if file is not None:
+        with _output():
+            check_writable(file, "plan")
+            check_apart({"--json": file}, _inputs(suite))
     campaign = suite.campaign
     if campaign is None:
         raise InputError(
@@ -122,7 +154,7 @@ def plan(path: str, study: Callable[[], Study], ready_s: float | None, tok_s: fl
     compared = sum(not (arm.baseline or arm.control) for arm in suite.arms)
     detectable = study().outlook(campaign.blocks, campaign.alpha, compared)
     rows = design.describe(suite, seed, ready_s=ready_s, tok_s=tok_s, detectable=detectable)
-    return {
+    found = {
         "schema": "sglang-ext/plan/1",
         "suite": suite.to_json(),
         "seed": seed,
@@ -133,6 +165,10 @@ def plan(path: str, study: Callable[[], Study], ready_s: float | None, tok_s: fl
         "missing": missing(suite.arms),
         "rows": [list(row) for row in rows],
     }
+    if file is not None:
+        with _output():
+            write(file, found, "plan")
+    return found
 
 
 def plan_text(found: Record) -> str:
@@ -147,15 +183,48 @@ def show(path: str, page: str | None) -> int:
 
     try:
         found = load(path)
-        if page is not None:
-            check_writable(page)
-            _page(found, page)
     except ReceiptError as error:
         raise InputError(f"receipt_unreadable: {error}") from None
+    if page is not None:
+        with _output():
+            check_writable(page, "page")
+            check_apart({"--html": page}, {"the receipt it is made of": place_of(path)})
+        _page(found, page)
     print(text.render(found, colour=sys.stdout.isatty()))
     if page is not None:
         print(f"page: {page}")
-    return int(found.get("exit", 0))
+    return int(found["exit"])
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """What cannot be written becomes InputError."""
+    try:
+        yield
+    except ReceiptError as error:
+        raise InputError(f"receipt_unwritable: {error}") from None
+
+
+def _inputs(suite: Suite) -> dict[str, str]:
+    """The files a suite is read from."""
+    beside = os.path.dirname(os.path.abspath(suite.path))
+    prompts = {one.file for one in suite.workload.all_prompts() if one.file is not None}
+    return {"the suite": suite.path, **{f"the prompt {name}": os.path.join(beside, name) for name in sorted(prompts)}}
+
+
+def _check_outputs(suite: Suite, keep: Keep, taken: str | None = None) -> None:
+    """Raise InputError where a result would replace what it is made of; ``taken``: the receipt that is repeated."""
+    inputs = {**_inputs(suite), **({} if taken is None else {"the receipt that is repeated": taken})}
+    file = keep.receipt if keep.receipt != STDOUT else None
+    outputs = {what: path for what, path in (("--html", keep.page), ("--json", file)) if path is not None}
+    with _output():
+        check_apart(outputs, inputs, keep.out)
+        if file is None:
+            return
+        if keep.out is not None and same_file(file, os.path.join(keep.out, PAGE)):
+            inputs["the page of the campaign"] = file
+        for place in places_for(file):  # where it goes if what is there counts and this does not
+            check_apart({"--json": place}, {**inputs, **({"--html": keep.page} if keep.page else {})}, keep.out)
 
 
 def _single(suite: Suite, keep: Keep, check: Check, expected: Record | None = None) -> int:
@@ -164,8 +233,7 @@ def _single(suite: Suite, keep: Keep, check: Check, expected: Record | None = No
             f"suite_invalid: --out {keep.out}: expected a suite with arms, found none in {suite.path}; leave it out, or add them"
         )
     file = keep.receipt if keep.receipt != STDOUT else None
-    for place in filter(None, (file, keep.page)):
-        _check_writable(place)
+    _check_writable(file, keep.page)
 
     def look(main: int | None) -> dict[str, Any]:
         found = check(main)
@@ -192,10 +260,8 @@ def _keep(made: Record, file: str | None) -> str | None:
     if file is None:
         return None
     kept = place_for(file, made["state"])
-    try:
+    with _output():
         write(kept, made)
-    except ReceiptError as error:
-        raise InputError(f"receipt_unwritable: {error}") from None
     return kept
 
 
@@ -205,14 +271,13 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
 
     if keep.named:
         raise InputError(
-            f"suite_invalid: {', '.join(keep.named)}: expected none, as the arms of {suite.path} say which servers; "
-            "leave them out, or write them into the suite"
+            f"suite_invalid: {', '.join(keep.named)}: expected none, as the arms of {suite.path} say which servers, and each is "
+            "verified by its own contract; leave them out, or write the contract into the suite"
         )
     if lost := missing(suite.arms):
         raise InputError(f"suite_invalid: suite {suite.path}: {lost}")
     file = keep.receipt if keep.receipt != STDOUT else None
-    for place in filter(None, (file, keep.page)):
-        _check_writable(place)
+    _check_writable(file, keep.page)
     folder = os.path.abspath(keep.out or f"{suite.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     with _told() as told, Progress(EVERY) as progress:
         try:
@@ -223,10 +288,10 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
                 f"interrupted; what is finished is kept, go on with: sglang-ext bench run {suite.path} --out {folder}"
             )
             raise Interrupted(number, text_) from None
+    kept = _keep(made, file)
     page = os.path.join(folder, PAGE)
     for place in filter(None, (page, keep.page)):
         _page(made, place)
-    kept = _keep(made, file)
     if keep.receipt == STDOUT:
         print(json.dumps(made, indent=1, sort_keys=True))
         return int(made["exit"])
@@ -256,21 +321,17 @@ def _told() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _check_writable(path: str) -> None:
-    try:
-        check_writable(path)
-    except ReceiptError as error:
-        raise InputError(f"receipt_unwritable: {error}") from None
+def _check_writable(file: str | None, page: str | None) -> None:
+    with _output():
+        if file is not None:
+            check_writable(file)
+        if page is not None:
+            check_writable(page, "page")
 
 
 def _page(made: Record, path: str) -> None:
     """Write the HTML page of a receipt. Raises InputError."""
     from sglang_ext.bench.report import html
 
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(html.render(made))
-    except OSError as error:
-        raise InputError(
-            f"receipt_unwritable: page {path} cannot be written ({error.strerror}); name another file"
-        ) from None
+    with _output():
+        write_text(path, html.render(made), "page")

@@ -12,7 +12,10 @@ ROWS: dict[str, Reason] = {
         2,
     ),
     "receipt_unwritable": Reason(
-        FAIL, "The receipt cannot be written where --json says.", "Name a file in a writable folder.", 2
+        FAIL,
+        "A receipt, page or plan cannot be written where --json or --html says, or would replace what it is made of.",
+        "Name a file of its own in a writable folder.",
+        2,
     ),
     "not_verified": Reason(
         FAIL,
@@ -105,7 +108,8 @@ ROWS: dict[str, Reason] = {
     ),
     "throttled": Reason(
         FAIL,
-        "Heat, a power brake or the board held a GPU's clocks down during a run, so the launch's pair is excluded.",
+        "Heat, a power brake or the board held a GPU's clocks down during a run. It ends no campaign: the launch's "
+        "pair is excluded.",
         "Cool the machine or lower its power limit for all arms alike; docs/machine-state.md has each reason.",
     ),
     "throttling_unseen": Reason(
@@ -120,12 +124,14 @@ ROWS: dict[str, Reason] = {
     ),
     "clock_dropped": Reason(
         FAIL,
-        "A GPU's clocks were lower in one run than in another of the same launch, and no power cap explains it.",
+        "A GPU's clocks were lower in one run than in another of the same launch, and no power cap explains it. It ends no "
+        "campaign: the launch's pair is excluded.",
         "Lock the clocks (nvidia-smi -lgc), or see what changed them: heat, another user, an application clock.",
     ),
     "pcie_degraded": Reason(
         FAIL,
-        "The PCIe link of a GPU was slower or narrower under load in one run than in another of the same launch.",
+        "The PCIe link of a GPU was slower or narrower under load in one run than in another of the same launch. It ends "
+        "no campaign: the launch's pair is excluded.",
         "Look at the kernel's log for link errors; reseat the card or its riser.",
     ),
     "pcie_below_maximum": Reason(
@@ -135,7 +141,8 @@ ROWS: dict[str, Reason] = {
     ),
     "ecc_errors": Reason(
         FAIL,
-        "A GPU's memory had errors that could not be corrected, or rows of it wait to be replaced.",
+        "A GPU's memory had errors that could not be corrected, or rows of it wait to be replaced. It ends no campaign: the "
+        "launch's pair is excluded.",
         "Reset or replace the GPU; nvidia-smi -q has the counts.",
     ),
     "ecc_corrected": Reason(
@@ -145,17 +152,18 @@ ROWS: dict[str, Reason] = {
     ),
     "co_tenant": Reason(
         FAIL,
-        "A process that is not the server's held a GPU during the launch, so the launch's pair is excluded.",
+        "A process that is not the server's held a GPU during the launch. It ends no campaign: the launch's pair is excluded.",
         "Keep others off the GPUs until the campaign has ended.",
     ),
     "cpu_steal": Reason(
         FAIL,
-        "The hypervisor gave a part of the CPUs' time to other machines during the launch, so its pair is excluded.",
+        "The hypervisor gave a part of the CPUs' time to other machines during the launch. It ends no campaign: the launch's "
+        "pair is excluded.",
         "Measure on a machine of your own, or on reserved CPUs.",
     ),
     "cpu_throttled": Reason(
         FAIL,
-        "Heat held a CPU back during the launch, so its pair is excluded.",
+        "Heat held a CPU back during the launch. It ends no campaign: the launch's pair is excluded.",
         "Cool the machine; the kernel's log has the events.",
     ),
     "cpu_busy": Reason(
@@ -170,7 +178,8 @@ ROWS: dict[str, Reason] = {
     ),
     "machine_changed": Reason(
         FAIL,
-        "The machine is not what it was in the campaign's first launch: driver, firmware, power limit, clocks, link or governor.",
+        "The machine is not what it was in the campaign's first launch: driver, firmware, power limit, clocks, link or governor. "
+        "It ends no campaign: the launch's pair is excluded.",
         "Set it back, or begin a new campaign.",
     ),
     "campaign_folder": Reason(
@@ -193,7 +202,10 @@ ROWS: dict[str, Reason] = {
         2,
     ),
     "receipt_unreadable": Reason(
-        FAIL, "The receipt cannot be read, or is none of ours.", "Name a file that bench run has written.", 2
+        FAIL,
+        "The receipt cannot be read, is none of ours, or says things that do not go together.",
+        "Name a file that bench run has written.",
+        2,
     ),
     "rerun_differs": Reason(
         FAIL,
@@ -213,7 +225,7 @@ ROWS: dict[str, Reason] = {
     ),
     "launch_failed": Reason(
         FAIL,
-        "A launch came to no figure, so its pair is excluded.",
+        "A launch came to no figure. It ends no campaign: the launch's pair is excluded.",
         "See the launch's reason and its server's log.",
     ),
     "unreconciled": Reason(
@@ -225,20 +237,21 @@ ROWS: dict[str, Reason] = {
     ),
     "campaign_unfinished": Reason(
         FAIL,
-        "The campaign has not come to its planned end, nor to a look it was allowed to stop at.",
+        "The campaign has not come to its planned end, nor to a look it was allowed to stop at: it is INCONCLUSIVE.",
         "Run it again with the same --out: it goes on where it was.",
         5,
     ),
     "too_few_pairs": Reason(
         FAIL,
-        "Fewer than two pairs of an arm count, so nothing is known about how much they scatter.",
+        "Fewer than two pairs of an arm count, so nothing is known about how much they scatter: the campaign is INCONCLUSIVE.",
         "See why pairs are excluded; plan more blocks.",
         5,
     ),
     "not_decided": Reason(
         FAIL,
-        "The campaign is sound and too small for what it asks: neither a difference nor its absence shows.",
-        "Plan more blocks: bench plan says how many, and the message what these could have shown.",
+        "The campaign is sound and too small for what it asks: neither a difference nor its absence shows. It is INCONCLUSIVE.",
+        "The message says what these pairs could have shown and, where that is too little, how many pairs would: begin again "
+        "with that many blocks, in another --out, as a folder keeps the plan it was begun with.",
         5,
     ),
     "speculation_not_in_effect": Reason(

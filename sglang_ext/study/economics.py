@@ -54,11 +54,6 @@ def longest_step(tokens: float, base: Step) -> float:
     return tokens * base.ms / base.tokens
 
 
-def pays(shorter: Step, longer: Step) -> bool:
-    """Whether the longer draft's step brings more than it takes."""
-    return longer.ms / shorter.ms < longer.tokens / shorter.tokens
-
-
 def accept_length(chance: float, steps: int) -> float:
     """L of a draft of ``steps`` tokens, each right with ``chance`` as long as those before it were."""
     return sum(chance**i for i in range(steps + 1))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from sglang_ext.study.decision import FASTER, SLOWER
-from sglang_ext.study.economics import Step, pays
-from sglang_ext.study.paired import least_sign_flip
-from sglang_ext.study.pairs import FINISHED, RECONCILED, Arm, by_block, reconciliation
+from sglang_ext.study.economics import mean_step
+from sglang_ext.study.paired import least_sign_flip, paired
+from sglang_ext.study.pairs import FINISHED, RECONCILED, Arm, against, by_block, counting, reconciliation
 from sglang_ext.study.sequential import Look
 
 
@@ -25,7 +26,7 @@ def notes(
         *_excluded(arms),
         *_reconciled(campaign),
         *_doubts(found, level, campaign["plan"]["margin"]),
-        *_longer_drafts(campaign, found),
+        *_longer_drafts(campaign, look, level),
     ]
 
 
@@ -81,18 +82,36 @@ def _doubts(found: Sequence[Mapping[str, Any]], level: float, margin: float) -> 
             yield f"{one['arm']}: {one['verdict']}, by less than the margin of {margin:.1%}"
 
 
-def _longer_drafts(campaign: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Whether one more draft step pays, where two arms differ by just that."""
-    steps = {arm["name"]: _draft_steps(arm) for arm in campaign["arms"]}
-    known = [(one, k) for one in found if not one["control"] and one["economics"] and (k := steps[one["arm"]])]
-    for (one, k), (other, n) in combinations(sorted(known, key=lambda pair: pair[1]), 2):
+def _longer_drafts(campaign: Mapping[str, Any], look: Look | None, level: float) -> Iterator[str]:
+    """Whether one more draft step pays, where two arms differ by just that: in pairs of their own, and only where that shows."""
+    limit = look.blocks if look else len(campaign["plan"]["blocks"])
+    known = [
+        (k, arm)
+        for arm in campaign["arms"]
+        if not arm["control"] and not arm["baseline"] and (k := _draft_steps(arm)) is not None
+    ]
+    for (k, short), (n, long) in combinations(sorted(known, key=lambda one: one[0]), 2):
         if n != k + 1:
             continue
-        short, long = (Step(x["economics"]["accept"], x["economics"]["step_ms"]) for x in (one, other))
-        verb = "pays" if pays(short, long) else "does not pay"
+        pairs = against(short, long, limit).pairs
+        before = mean_step(counting(pair.base) for pair in pairs)
+        after = mean_step(counting(pair.arm) for pair in pairs)
+        if before is None or after is None:
+            continue
+        arms = f"from {k} draft steps ({short['name']}) to {n} ({long['name']})"
+        if len(pairs) < 2:
+            yield f"whether going {arms} pays is not decided: both count in one block only"
+            continue
+        rate = paired([pair.log for pair in pairs], level)
+        mean, low, high = (math.exp(value) for value in (rate.mean, rate.low, rate.high))
+        decided = look is not None and not low <= 1 <= high
+        says = f"going {arms} {'pays' if low > 1 else 'does not pay'}"
+        if not decided:
+            says = f"whether going {arms} pays is not decided"
         yield (
-            f"from {k} draft steps ({one['arm']}) to {n} ({other['arm']}) {verb}: "
-            f"accept length x {long.tokens / short.tokens:.3f}, step time x {long.ms / short.ms:.3f}"
+            f"{says}: in the {len(pairs)} blocks where both count the rate is x {mean:.4f} ({low:.4f} to "
+            f"{high:.4f} at {1 - level:.1%}), accept length x {after.tokens / before.tokens:.3f}, step time x "
+            f"{after.ms / before.ms:.3f}"
         )
 
 

@@ -60,10 +60,11 @@ def gather(campaign: Mapping[str, Any], blocks: int | None = None) -> list[Arm]:
     """Every arm but the baseline with its pairs of the first ``blocks`` blocks (None: of all)."""
     base = baseline_of(campaign)
     limit = len(campaign["plan"]["blocks"]) if blocks is None else blocks
-    return [_arm(base, arm, limit) for arm in campaign["arms"] if arm is not base]
+    return [against(base, arm, limit) for arm in campaign["arms"] if arm is not base]
 
 
-def _arm(base: Mapping[str, Any], arm: Mapping[str, Any], limit: int) -> Arm:
+def against(base: Mapping[str, Any], arm: Mapping[str, Any], limit: int) -> Arm:
+    """``arm`` with its pairs against any other arm, of the first ``limit`` blocks."""
     pairs: list[Pair] = []
     excluded: list[tuple[int, Exclusion]] = []
     bases, own = by_block(base), by_block(arm)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from sglang_ext.bench.suites.plan import HALFWAY_LEAST as LEAST
+from sglang_ext.bench.suites.plan import halfway
 from sglang_ext.study.comparison import comparisons
 from sglang_ext.study.decision import FASTER, SLOWER
 from sglang_ext.study.pairs import baseline_of, finished_blocks, gather
 
 SEQUENTIAL = "sequential"
 EARLY = 0.1  # of alpha, spent halfway
-LEAST = 4  # pairs, for a look halfway: with three, the spread itself is a guess
 
 
 class Look(NamedTuple):
@@ -28,8 +29,8 @@ class Look(NamedTuple):
 
 def looks(rule: str, blocks: int, alpha: float) -> tuple[Look, ...]:
     """The looks of a plan, the last one at its end. With too few blocks for one halfway: the end alone, at all of alpha."""
-    half = (blocks + 1) // 2
-    if rule != SEQUENTIAL or half < LEAST:
+    half = halfway(blocks)
+    if rule != SEQUENTIAL or half is None:
         return (Look(blocks, alpha),)
     return Look(half, alpha * EARLY), Look(blocks, alpha * (1 - EARLY))
 

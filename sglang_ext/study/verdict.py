@@ -28,7 +28,7 @@ from sglang_ext.study.pairs import (
     gather,
     reconciliation,
 )
-from sglang_ext.study.power import POWER, pairs_for
+from sglang_ext.study.power import MOST, POWER, pairs_for
 
 VALID, INVALID, INCONCLUSIVE = "VALID", "INVALID", "INCONCLUSIVE"
 MOST_UNRECONCILED = 0.25  # of the finished launches; one glitch costs a pair, a habit costs the campaign
@@ -167,7 +167,10 @@ def _open(
         )
         spread = _spread(one["pair_logs"])
         if one["mde"] > plan["effect"]:
-            needed = pairs_for(plan["effect"], spread, look.level / len(asked), POWER)
+            try:
+                needed = str(pairs_for(plan["effect"], spread, look.level / len(asked), POWER))
+            except ValueError:  # so many that nobody launches them
+                needed = f"more than {MOST}"
             parts[-1] += f", {needed} would show the wanted {plan['effect']:.1%}"
     return _ruling(INCONCLUSIVE, "not_decided", "; ".join(parts))
 

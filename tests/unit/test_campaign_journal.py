@@ -85,8 +85,14 @@ def test_only_a_folder_of_ours_is_used(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir(mode=0o700)
     (tmp_path / "full" / "thesis.tex").write_text("x")
     assert "found thesis.tex; name another" in str(refusal(tmp_path / "full"))
+    assert os.listdir(tmp_path / "full") == ["thesis.tex"]  # and nothing is written into it
     (tmp_path / "open").mkdir(mode=0o755)
-    assert "expected mode 0700, found 0755" in str(refusal(tmp_path / "open"))
+    assert f"mode 0700, found 0755; run chmod 700 {tmp_path}/open, or name another" in str(refusal(tmp_path / "open"))
+    (tmp_path / "open").chmod(0o700)
+    opened(tmp_path / "open").close()
+    (tmp_path / "public").mkdir(mode=0o755)
+    (tmp_path / "public" / "thesis.tex").write_text("x")
+    assert str(refusal(tmp_path / "public")).endswith("found 0755; name another with --out")
     (tmp_path / "file").write_text("x")
     assert "found a link or file" in str(refusal(tmp_path / "file"))
     (tmp_path / "real").mkdir(mode=0o700)
@@ -103,6 +109,7 @@ def test_another_tool_s_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir(mode=0o700)
     (tmp_path / "c" / "campaign.json").write_text('{"schema": "other/1"}')
     found = refusal(tmp_path / "c")
+    assert os.listdir(tmp_path / "c") == ["campaign.json"]
     assert found.code == "campaign_folder" and "expected schema sglang-ext/campaign/1, found 'other/1'" in str(found)
 
 
@@ -124,10 +131,53 @@ def test_another_tool_s_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_launch_that_is_torn_or_foreign_is_refused_by_its_name(folder: Path, raw: str) -> None:
+    if raw.endswith("}"):  # whole, with a digest of its own: what it says is looked at all the same
+        raw = json.dumps(journal.sealed(json.loads(raw)))
     (folder / "launch-000-0-a.json").write_text(raw)
     found = refusal(folder)
     assert found.code == "journal_damaged" and "launch-000-0-a.json" in str(found)
     assert str(found).endswith("it is not believed: move it away, or begin again with another --out")
+
+
+def test_an_edited_rate_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    own = opened(path)
+    own.begin(HEAD)
+    made = launch(0, "a") | {
+        "runs": [{"decode_tok_s": 82.25, "trace": {"t": [0.1, 0.2], "tokens": [1, 2]}}],
+        "machine": {10: (2, None), 9: 0},
+    }
+    own.keep(made)
+    (kept,) = own.launches()
+    assert kept["runs"] == made["runs"] and "sha256" not in kept
+    own.keep(kept)
+    own.close()
+    file = path / "launch-000-0-a.json"
+    good = file.read_text()
+    file.write_text(json.dumps(json.loads(good), indent=2))  # as an editor lays it out: the same content
+    read(path)
+    file.write_text(good.replace("82.25", "92.25"))
+    found = refusal(path)
+    assert found.code == "journal_damaged"
+    assert str(found) == (
+        f"{file}: expected the content it was written with, found another: it was edited or damaged; it is not believed: move "
+        "it away, or begin again with another --out"
+    )
+    bare = json.loads(good)
+    del bare["sha256"]
+    file.write_text(json.dumps(bare))
+    assert f"{file}: expected sha256, the digest of what is in it, found none" in str(refusal(path))
+
+
+def test_an_edited_plan_is_refused(folder: Path) -> None:
+    file = folder / "campaign.json"
+    good = json.loads(file.read_text())
+    file.write_text(json.dumps(good | {"plan": {"blocks": [["a", "b"]]}}))
+    found = refusal(folder)
+    assert found.code == "journal_damaged" and f"{file}: expected the content it was written with" in str(found)
+    del good["sha256"]
+    file.write_text(json.dumps(good))
+    assert f"{file}: expected sha256, the digest of what is in it, found none" in str(refusal(folder))
 
 
 def test_what_is_no_file_is_refused(folder: Path) -> None:
@@ -147,8 +197,9 @@ def test_two_cannot_run_in_one_folder(folder: Path) -> None:
 
 def test_a_write_that_was_killed_leaves_the_old_file(folder: Path) -> None:
     (folder / f".launch-000-0-a.json.{os.getpid()}.tmp").write_text('{"half')
+    (folder / ".thesis.1.tmp").write_text("x")  # nobody's of ours
     own = opened(folder)
-    assert own.launches() == [launch(0, "a")] and not list(folder.glob(".*"))
+    assert own.launches() == [launch(0, "a")] and [one.name for one in folder.glob(".*")] == [".thesis.1.tmp"]
     own.close()
 
 

@@ -97,3 +97,12 @@ def test_a_receipt_follows_a_link(tmp_path: Path) -> None:
     write(str(tmp_path / "link"), {"a": 1})
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == '{\n "a": 1\n}\n'
+
+
+@pytest.mark.parametrize(("first", "second"), [("bench", "rerun"), ("patches", "adopt")])
+def test_a_first_word_alone_helps(first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([first, "--help"]) == 0
+    assert f"{first} {second}" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main([first])
+    assert ended.value.code == 2 and "needs a second word" in capsys.readouterr().err

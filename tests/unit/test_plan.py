@@ -9,6 +9,7 @@ import pytest
 
 from sglang_ext.bench.suites import plan
 from sglang_ext.bench.suites.suite import Suite, parse_suite
+from sglang_ext.study import sequential
 
 SUITE = """
 [suite]
@@ -88,14 +89,14 @@ def test_times_are_sums_over_the_launches() -> None:
     made = suite()
     assert plan.launches(made) == 9  # a, b and the control, three times each
     assert plan.estimate(made, ready_s=60, tok_s=40) == 9 * (60 + 5 + (2 * 20 + 4 * 100) / 40)
-    assert plan.longest(made) == 9 * (600 + 5 + 6 * 50)
+    assert plan.longest(made) == (9 + 3) * (600 + 5 + 6 * 50)  # each arm's one repetition of a failed launch
 
 
 def test_running_servers_are_not_waited_for() -> None:
     head = SUITE[: SUITE.index("[[arm]]")]
     arms = [f'[[arm]]\nname = "{n}"\naddress = "http://127.0.0.1:{p}"\n' for n, p in (("a", 1), ("b", 2))]
     made = suite(head + "".join(arms).replace("address", "baseline = true\naddress", 1))
-    assert plan.longest(made) == 9 * (5 + 6 * 50)
+    assert plan.longest(made) == (9 + 3) * (5 + 6 * 50)
 
 
 def test_what_a_plan_shows() -> None:
@@ -107,7 +108,10 @@ def test_what_a_plan_shows() -> None:
         "a-again (control): the baseline again",
     ]
     assert shown["launches"] == "9: 3 arms x 3 blocks"
-    assert shown["time"] == "about 11 min, with 60 s until ready and 40 tok/s; at most 2 h 16 min, every limit reached"
+    assert shown["time"] == (
+        "about 11 min, with 60 s until ready and 40 tok/s; at most 3 h 01 min, every limit reached and a failed launch of each "
+        "arm repeated"
+    )
     assert shown["finds"] == "1.4% where launches of one arm spread by 1.0%"
     assert shown["question"] == "a change of 2.0%, at 5% of false verdicts"
     assert shown["seed"] == "7 (drawn now: a campaign draws its own)"
@@ -118,8 +122,67 @@ def test_what_a_plan_shows() -> None:
 def test_a_time_that_is_not_known_is_not_made_up() -> None:
     shown = dict(plan.describe(suite(), 7))
     assert shown["time"] == (
-        "at most 2 h 16 min, every limit reached; how long it will be is not known before a launch was timed"
+        "at most 3 h 01 min, every limit reached and a failed launch of each arm repeated; how long it will be is not known "
+        "before a launch was timed"
     )
+
+
+def test_a_server_that_takes_longer_than_it_may_is_said() -> None:
+    assert "given up" not in dict(plan.describe(suite(), 7, ready_s=600, tok_s=40))["time"]
+    shown = dict(plan.describe(suite(), 7, ready_s=601, tok_s=40))["time"]
+    assert shown.endswith(
+        "; but a server that is not ready after 600 s (ready_timeout_s) is given up: raise it in the suite"
+    )
+
+
+def test_the_sequential_rule_looks_where_the_study_looks() -> None:
+    for blocks in range(2, 20):
+        text = SUITE.replace("blocks = 3", f'blocks = {blocks}\nrule = "sequential"')
+        shown = dict(plan.describe(suite(text), 7))["rule"]
+        looks = sequential.looks("sequential", blocks, 0.05)
+        if blocks < 7:
+            assert shown == f"all {blocks} blocks, judged once at the end: with fewer than 7 there is no early look"
+            assert [look.blocks for look in looks] == [blocks]
+        else:
+            half = looks[0].blocks
+            assert shown == (
+                f"judged after {half} blocks, where only a large difference stops it, and at the end, after {blocks}"
+            )
+            assert [look.blocks for look in looks] == [half, blocks]
+
+
+def test_a_correction_for_several_arms_is_said() -> None:
+    third = '[[arm]]\nname = "c"\nset = { NCCL_PROTO = "LL128" }\n'
+    shown = dict(plan.describe(suite(SUITE + third), 7, detectable=[(0.01, 0.02)]))
+    assert shown["finds"].endswith("spread by 1.0%, corrected for 2 arms compared with the baseline")
+
+
+def test_a_model_that_is_no_path_is_said() -> None:
+    text = SUITE.replace("[[arm]]", '[server]\narguments = ["--model-path", "llama"]\n[[arm]]', 1)
+    assert [line for label, line in plan.describe(suite(text), 7) if not label] == [
+        "llama is a name on a hub, or a folder below where the campaign is started: it is not looked for here"
+    ]
+    assert "" not in dict(plan.describe(suite(text.replace("llama", "/models/llama")), 7))
+
+
+def test_what_the_launcher_will_refuse_is_said() -> None:
+    fighting = (
+        '[server]\narguments = ["--tp", "2", "--enable-deterministic-inference"]\nset = { NCCL_ALGO = "Ring" }\n[[arm]]'
+    )
+    rows = plan.describe(suite(SUITE.replace("[[arm]]", fighting, 1)), 7)
+    said = [text for label, text in rows if label == "refused"]
+    assert [line.split(":")[0] for line in said] == ["arm a", "arm b"]
+    assert (
+        "NCCL_ALGO: expected Ring (" in said[0] and "drop --enable-deterministic-inference, or launch with" in said[0]
+    )
+    assert "refused" not in dict(plan.describe(suite(), 7))
+
+
+def test_what_no_arm_varies_is_said() -> None:
+    assert "" not in dict(plan.describe(suite(), 7))
+    text = SUITE.replace('PROTO"]', 'PROTO", "contract.NCCL_*", "arguments.max_*", "draft"]')
+    said = [line for label, line in plan.describe(suite(text), 7) if not label]
+    assert [line.split(":")[0] for line in said] == ["no arm varies arguments.max_*", "no arm varies draft"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from sglang_ext.bench.report import html, over_time, plots, text, words
+from sglang_ext.bench.report import html, over_time, plots, sheets, text, words
 from sglang_ext.bench.report.read import campaign as read
 from sglang_ext.bench.report.read import means
 from sglang_ext.bench.report.svg import thin, ticks
@@ -26,6 +26,7 @@ from tests.unit import headless, sample_campaign
 from tests.unit.sample_campaign import SUMMARY, campaign
 
 NASTY = "</script></style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onload=x &amp; {{ 7*7 }} \x1b[31m\n"
+NASTY += "\u202e\u2066\u200b"
 PLOTS = ("paired", "timeline", "spread", "traces", "economics")
 
 
@@ -276,6 +277,7 @@ def test_a_receipt_cannot_break_out() -> None:
     clean, page = Tags(html.render(made)), html.render(nasty(made))
     found = Tags(page)
     assert "<script" not in page and "<img" not in page and "{{ 7*7 }}" in "".join(found.words)
+    assert not any(ch in page for ch in "\x1b\u202e\u2066\u200b") and "\\u202e\\u2066\\u200b" in page
     assert found.tags <= clean.tags and found.attributes <= clean.attributes
     for name in PLOTS:
         svg(page, name)
@@ -548,3 +550,13 @@ def test_a_control_that_could_not_have_seen_anything_gets_no_tick() -> None:
     wide = said(0.5, 2.0)
     assert wide.mark == "?" and "might have gone unseen" in wide.meaning
     assert said(1.01, 1.5).mark == "✗"
+
+
+def test_patches_of_a_server_that_ran_already_are_what_was_seen() -> None:
+    made = campaign(blocks=2, throttled=None)
+    made["suite"]["arms"][0]["address"] = made["suite"]["arms"][1]["address"] = "http://127.0.0.1:30000"
+    made["suite"]["arms"][2]["patches"] = False
+    made["arms"][1]["fingerprint"] = {
+        "patches": {"patchset": None, "mode": None, "imported": None, "reason": "nothing"}
+    }
+    assert [row[2] for row in sheets.commands(read(made)).rows] == ["on", "unknown", "off", "on"]

@@ -253,7 +253,54 @@ def test_a_speculative_arm_has_its_economics() -> None:
     assert of(judged, "two")["economics"]["accept"] == pytest.approx(2.2)
     assert of(judged, "two")["economics"]["base_accept"] == pytest.approx(1.0)
     (note,) = [note for note in judged["notes"] if "draft steps" in note]
-    assert note.startswith("from 2 draft steps (two) to 3 (three) does not pay: accept length x 1.091, step time x 1.2")
+    assert note.startswith(
+        "going from 2 draft steps (two) to 3 (three) does not pay: in the 8 blocks where both count the rate is x 0.88"
+    )
+    assert "at 95.0%), accept length x 1.091, step time x 1.2" in note
+
+
+def test_an_effect_that_no_number_of_pairs_shows_is_said_so() -> None:
+    judged = judge(campaign({"base": STEADY, "wild": rates([0.5, -0.5] * 4)}, effect=0.001))
+    assert judged["reason"].endswith("more than 1000000 would show the wanted 0.1%")
+
+
+def drafts(two: list[Any], three: list[Any], **plan: Any) -> str:
+    """The note on one more draft step."""
+    made = campaign({"base": STEADY[: len(two)], "two": two, "three": three}, **plan)
+    for arm, steps in zip(made["arms"][1:], (2, 3), strict=True):
+        arm["fingerprint"] = {"arguments": {"speculative_num_steps": steps}}
+    (note,) = [str(note) for note in judge(made)["notes"] if "draft steps" in note]
+    return note
+
+
+def test_one_more_draft_step_pays_only_where_its_own_pairs_show_it() -> None:
+    # The machine drifts by half: each arm's own launches scatter, the pairs of one block do not.
+    pace = [50.0, 95.0, 60.0, 90.0, 55.0, 85.0, 65.0, 80.0]
+    two = [speculating(rate, 2.2) for rate in pace]
+    gain = [1.05, 1.052, 1.048, 1.051, 1.049, 1.05, 1.053, 1.047]
+    three = [speculating(rate * more, 2.4) for rate, more in zip(pace, gain, strict=True)]
+    note = drafts(two, three)
+    logs = [math.log(more) for more in gain]
+    assert note.startswith(
+        "going from 2 draft steps (two) to 3 (three) pays: in the 8 blocks where both count the rate"
+    )
+    assert f"the rate is x {math.exp(sum(logs) / 8):.4f} (1.04" in note
+    assert "does not pay" in drafts(three, two)
+
+    # A mean above 1 whose interval holds 1 shows nothing.
+    noisy = [speculating(rate * more, 2.4) for rate, more in zip(pace, [1.3, 0.8] * 4, strict=True)]
+    note = drafts(two, noisy)
+    assert note.startswith("whether going from 2 draft steps (two) to 3 (three) pays is not decided: in the 8 blocks")
+    assert "x 1.0198 (0." in note
+
+    # Launches of different blocks are no pair: with one excluded, the others are left.
+    mark = {"marks": [{"code": "clocks_held", "text": "held down", "excludes": True}]}
+    slow = launch("three", 0, speculating(5.0, 2.4), machine=mark)
+    assert "pays: in the 7 blocks where both count the rate is x 1.0500" in drafts(two, [slow, *three[1:]])
+
+    # Nothing is claimed before the end, nor of one block.
+    assert "pays is not decided: in the 8 blocks" in drafts(two, three, planned=9)
+    assert drafts(two[:1], three[:1]).endswith("pays is not decided: both count in one block only")
 
 
 def test_economics_that_do_not_show_have_a_reason() -> None:

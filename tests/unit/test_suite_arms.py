@@ -29,6 +29,7 @@ SERVER = '[server]\narguments = ["--model-path", "m"]\n'
 ONE = '[[arm]]\nname = "one"\nbaseline = true\narguments = ["--tp", "1"]\n'
 TWO = '[[arm]]\nname = "two"\narguments = ["--tp=2"]\n'
 GOOD = HEAD + WORK + CAMPAIGN + SERVER + ONE + TWO
+TOKEN = "hf_hunter2" + "Ab3" * 9  # hide.py knows URLs; this is known by its beginning
 LOOP = "again and again " * 100
 DRAFTED = '[[arm]]\nname = "d"\ndraft = "x"\narguments = ["--tp", "1"]\n'
 RUNNING = "".join(f'[[arm]]\nname = "r{port}"\naddress = "http://127.0.0.1:{port}"\n' for port in (1, 2))
@@ -157,12 +158,21 @@ def test_the_shipped_prompts_are_of_different_kinds_and_natural() -> None:
         # the campaign's figures
         (GOOD.replace("[campaign]", "[campaign]\nblocks = 1"), "blocks: expected 2 or more, found 1"),
         (GOOD.replace("[campaign]", "[campaign]\nseed = -1"), "seed: expected 0 or more, found -1"),
-        (GOOD.replace("[campaign]", "[campaign]\nalpha = 0.5"), "alpha: expected more than 0 and less than 0.5"),
-        (GOOD.replace("[campaign]", "[campaign]\neffect = 0"), "effect: expected more than 0 and less than 1, found 0"),
-        (GOOD.replace("[campaign]", "[campaign]\nmargin = nan"), "margin: expected more than 0"),
+        (GOOD.replace("[campaign]", "[campaign]\nalpha = 0.5"), "alpha: expected 0.001 or more and less than 0.5"),
+        (GOOD.replace("[campaign]", "[campaign]\neffect = 0"), "effect: expected 0.001 or more and less than 1, found 0"),
+        (GOOD.replace("[campaign]", "[campaign]\nmargin = nan"), "margin: expected 0.001 or more"),
         (GOOD.replace("[campaign]", '[campaign]\nrule = "peek"'), "rule: expected fixed or sequential, found 'peek'"),
-        (GOOD.replace("[campaign]", "[campaign]\nready_timeout_s = inf"), "ready_timeout_s: expected seconds, more than 0"),
+        (GOOD.replace("[campaign]", "[campaign]\nready_timeout_s = inf"), "ready_timeout_s: expected seconds, 604800 at most"),
         (GOOD.replace("[campaign]", "[campaign]\nsettle_s = -1"), "settle_s: expected seconds, 0 or more, found -1"),
+        (GOOD.replace("[campaign]", "[campaign]\nblocks = 1001"), "blocks: expected 1000 at most, found 1001"),
+        (GOOD.replace("[campaign]", "[campaign]\nready_timeout_s = 1e300"), "expected seconds, 604800 at most, found 1e+300"),
+        # names and summaries
+        (GOOD.replace('"two"', '".."'), "[[arm]] number 2 name: expected a letter, digit, _ or - first, found '..'"),
+        (GOOD.replace('"two"', f'"{"t" * 300}"'), "[[arm]] number 2 name: expected 60 letters at most, found 300"),
+        (GOOD + "port = 1\n", "suite s.toml: arm two: expected name or summary"),
+        (GOOD.replace('name = "two"', "port = 1"), "[[arm]] number 2: expected name or summary"),
+        (GOOD + 'summary = "a\\u001B[31m"\n', "arm two summary: expected one line of visible characters, found U+001B in it"),
+        (GOOD + 'summary = "a\\u202Eb"\n', "arm two summary: expected one line of visible characters, found U+202E in it"),
         # what is under test
         (GOOD.replace('"arguments.tp_size"', ""), "under_test: expected the thing under test, found an empty array"),
         (GOOD.replace('"arguments.tp_size"', '"tp"'), "under_test: expected arguments.NAME, contract.NAME"),
@@ -224,6 +234,26 @@ def test_the_shipped_prompts_are_of_different_kinds_and_natural() -> None:
             GOOD.replace('"m"]', '"{model}/x"]') + '[paths]\nmodel = "m"\n',
             "expected {model} to be a whole value, found '{model}/x'",
         ),
+        (
+            GOOD.replace('"m"]', '"{model}"]') + '[paths]\nmodel = "https://user:hunter2@h/x"\n',
+            "[paths] model: expected a value without a password in it, found a URL that holds one; leave it out",
+        ),
+        (GOOD.replace('"m"]', '"{model}"]') + '[paths]\nmodel = "~/llama"\n', "[paths] model: expected a path as it is, or"),
+        (GOOD.replace('"m"]', '"$HOME/x"]'), "found $HOME/x, which no shell fills in here; write it out"),
+        (GOOD + 'draft = "~/x"\n', "arm two draft: expected a path as it is, or a name on a hub, found ~/x"),
+        (GOOD + 'draft = "https://user:hunter2@h/x"\n', "arm two draft: expected a value without a password in it"),
+        # secrets under harmless names
+        (
+            GOOD.replace('"--tp=2"', "'--json-model-override-args', '{\"a\": [{\"token\": \"hunter2\"}]}'"),
+            "--json-model-override-args: expected a value without a password in it, found JSON that has one under 'token'",
+        ),
+        (GOOD.replace('"--tp=2"', "'--x={\"apiKey\": \"hunter2\"}'"), "found JSON that has one under 'apiKey'"),
+        (GOOD + f'set = {{ NCCL_X = "{TOKEN}" }}\n', "arm two set NCCL_X: expected a value without a password in it"),
+        (GOOD + f'environment = {{ SGLANG_X = "{TOKEN}" }}\n', "arm two environment SGLANG_X: expected a value without"),
+        (GOOD.replace('"--tp=2"', f'"--x", "{TOKEN}"'), "found what looks like an access token"),
+        # where a shared key is at fault
+        (GOOD.replace("[server]", '[server]\nset = {NCCL_X = 1}'), "suite s.toml: [server] set NCCL_X: expected a string"),
+        (GOOD.replace("[server]", "[server]\nenvironment = {SGLANG_X = 1}"), "suite s.toml: [server] environment SGLANG_X: expe"),
         # running servers
         (HEAD + WORK + CAMPAIGN + RUNNING + TWO, "found r1 and two; give every arm an address, or none"),
         (HEAD + WORK + CAMPAIGN + SERVER + RUNNING, "expected no [server], as every arm has an address, found one"),
@@ -252,6 +282,24 @@ def test_a_refusal_is_one_sentence(text: str, part: str) -> None:
     assert message.startswith("suite s.toml") and part in message and "\n" not in message
     assert "expected " in message and ", found " in message and "; " in message
     assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"bos_token": "<s>", "pad_token": "<p>", "num_key_value_heads": 8, "max_position_embeddings": 4096}',
+        '{"rope_scaling": {"type": "yarn", "factor": 4.0}}', "{not JSON", "hf_transfer", "/models/hf_Llama3Model/x", "task-1234",
+        "https://host/x", "meta-llama/Llama-3.1-8B", '{"token": 1}', '{"token": ""}',
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_is_taken(value: str) -> None:
+    text = GOOD.replace('"--tp=2"', f"'--tp=2', '--x', '{value}'").replace('size"', 'size", "arguments.x"')
+    assert arm(parse(text), "two").options["x"] == (value,)
+
+
+def test_a_dollar_in_another_argument_is_taken() -> None:
+    text = GOOD.replace('"--tp=2"', "'--tp=2', '--stop', '$x'").replace('size"', 'size", "arguments.stop"')
+    assert arm(parse(text), "two").options["stop"] == ("$x",)
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,26 @@
     DIR/receipt.json             everything, once the campaign has ended
     DIR/lock                     held while a campaign runs
 
-The folder is ours, 0700: server logs may hold what a command line holds.
+The folder is ours, 0700: server logs may hold what a command line holds. The plan and each launch carry the sha256 of what is in
+them, so that a slip of an editor or a bad disk is found; whoever forges one can compute the other too.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
+import shlex
 import stat as stat_bits
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 SCHEMA = "sglang-ext/campaign/1"
 HEAD, LOCK, LOGS, RECEIPT = "campaign.json", "lock", "logs", "receipt.json"
-SCRATCH = re.compile(r"\..+\.[0-9]+\.tmp")  # of a write that did not end
+SEAL = "sha256"  # the key of a file's digest, over all its other keys
+SCRATCH = re.compile(r"\.(campaign|launch-.+|receipt)\.json\.[0-9]+\.tmp")  # of a write that did not end
 BIGGEST = 256 << 20  # bytes; a launch with its traces is some MiB
 
 
@@ -58,25 +62,34 @@ class Journal:
                 f"campaign folder {path} cannot be made ({error.strerror}); name another with --out"
             ) from None
         check_own(path)
+        cls(path, -1)._head()  # before anything is written into a folder that may be somebody else's
         journal = cls(path, _lock(os.path.join(path, LOCK), path))
         for name in sorted(os.listdir(path)):
             if SCRATCH.fullmatch(name):
                 os.unlink(os.path.join(path, name))  # a write that never ended: nothing was in it
         os.makedirs(os.path.join(path, LOGS), mode=0o700, exist_ok=True)
-        found = journal.read(HEAD)
+        try:
+            journal.head = journal._head()
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def _head(self) -> dict[str, Any]:
+        """The plan in the folder, {} where it is empty. Raises JournalError where anything else is in it."""
+        found = read_json(os.path.join(self.path, HEAD))
         if found is None:
-            others = sorted(name for name in os.listdir(path) if name not in (LOCK, LOGS))
+            others = sorted(n for n in os.listdir(self.path) if n not in (LOCK, LOGS) and not SCRATCH.fullmatch(n))
             if others:
                 raise unusable(
-                    f"campaign folder {path}: expected {HEAD} or an empty folder, found {others[0]}; name another"
+                    f"campaign folder {self.path}: expected {HEAD} or an empty folder, found {others[0]}; name another"
                 )
-        elif found.get("schema") != SCHEMA:
+            return {}
+        if found.get("schema") != SCHEMA:
             raise unusable(
-                f"{path}/{HEAD}: expected schema {SCHEMA}, found {found.get('schema')!r}; name another folder"
+                f"{self.path}/{HEAD}: expected schema {SCHEMA}, found {found.get('schema')!r}; name another folder"
             )
-        else:
-            journal.head = found
-        return journal
+        return _unsealed(found, f"{self.path}/{HEAD}")
 
     def close(self) -> None:
         os.close(self._lock)
@@ -84,7 +97,7 @@ class Journal:
     def begin(self, head: Mapping[str, Any]) -> None:
         """Write the plan of a new campaign."""
         self.head = {"schema": SCHEMA, **head}
-        self.write(HEAD, self.head)
+        self.write(HEAD, sealed(self.head))
 
     def log(self, stem: str) -> str:
         """A path for a server's log, of a file that is not there yet."""
@@ -96,7 +109,7 @@ class Journal:
 
     def keep(self, launch: Mapping[str, Any]) -> None:
         """Write a launch, under the name of its place."""
-        self.write(launch_name(launch), launch)
+        self.write(launch_name(launch), sealed(launch))
 
     def launches(self) -> list[dict[str, Any]]:
         """Every launch in the folder, in the order they were made. Raises JournalError for one that is not ours, or torn."""
@@ -105,8 +118,11 @@ class Journal:
         for name in sorted(os.listdir(self.path)):
             if not name.startswith("launch-"):
                 continue
-            launch = self.read(name)
-            assert launch is not None
+            path = os.path.join(self.path, name)
+            launch = read_json(path)
+            if launch is None:
+                raise _foreign(f"{path} was there and is gone")
+            launch = _unsealed(launch, path)
             if launch.get("campaign") != self.head["id"]:
                 raise _foreign(
                     f"{self.path}/{name}: expected a launch of this campaign ({self.head['id']}), found another's"
@@ -138,10 +154,6 @@ class Journal:
                 raise
             raise unusable(f"{target} cannot be written ({error.strerror}); make room, then run it again") from None
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """The JSON object in ``name``; None when there is no such file. Raises JournalError."""
-        return read_json(os.path.join(self.path, name))
-
 
 def read_json(path: str) -> dict[str, Any] | None:
     """The JSON object in ``path``, None where there is none. Raises JournalError when it is torn or no file of ours."""
@@ -162,6 +174,29 @@ def read_json(path: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise _foreign(f"{path} holds no whole JSON object")
     return value
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """The sha256 of a JSON object, but for the key that holds it: whatever blanks and order it was written with."""
+    whole = json.loads(json.dumps({key: one for key, one in value.items() if key != SEAL}))
+    return hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with its digest in it."""
+    return {**value, SEAL: digest(value)}
+
+
+def _unsealed(found: dict[str, Any], path: str) -> dict[str, Any]:
+    """What was sealed, without the digest. Raises JournalError where it is not that any more, or never was."""
+    told = found.get(SEAL)
+    if told is None:
+        raise _foreign(
+            f"{path}: expected {SEAL}, the digest of what is in it, found none, as in folders of earlier releases"
+        )
+    if told != digest(found):
+        raise _foreign(f"{path}: expected the content it was written with, found another: it was edited or damaged")
+    return {key: one for key, one in found.items() if key != SEAL}
 
 
 def _foreign(text: str) -> JournalError:
@@ -203,9 +238,10 @@ def check_own(path: str) -> None:
         )
     if info.st_mode & 0o077:
         mode = stat_bits.S_IMODE(info.st_mode)
-        raise unusable(
-            f"campaign folder {path}: expected mode 0700, found {mode:04o}; name one that a campaign has made"
-        )
+        inside = os.listdir(path)
+        ours = not inside or HEAD in inside
+        fix = f"run chmod 700 {shlex.quote(path)}, or name another with --out" if ours else "name another with --out"
+        raise unusable(f"campaign folder {path}: expected mode 0700, found {mode:04o}; {fix}")
 
 
 def _lock(path: str, folder: str) -> int:

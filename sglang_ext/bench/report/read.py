@@ -7,6 +7,7 @@ guessed. Texts stay as they are: who prints them escapes them (`html.py`) or mak
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -19,7 +20,11 @@ FINISHED = "finished"
 MOST = 200  # arms, launches of an arm, runs of a launch, blocks: a page is for people
 LONGEST = 2000  # characters of one text
 LARGEST = 1e15  # what is beyond was never measured, and has no place on a scale
-CONTROLS = {chr(code): f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+# What cannot be seen, or turns the text around it: controls, zero widths, the marks of writing direction, lone surrogates, tags.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
 FARTHEST = 20.0  # the same for a logarithm of a ratio
 
 
@@ -199,8 +204,8 @@ def positive(value: object) -> float | None:
 
 
 def clean(value: str) -> str:
-    """Control characters as their escapes: a page has no place for them."""
-    return value if value.isprintable() else "".join(CONTROLS.get(ch, ch) for ch in value)
+    """What cannot be seen as its escape: a page has no place for it."""
+    return value if value.isprintable() else UNSEEN.sub(lambda found: ascii(found[0])[1:-1], value)
 
 
 def text(value: object) -> str:

@@ -361,12 +361,21 @@ def commands(campaign: Campaign) -> Sheet:
         (
             text(arm.get("name")),
             plain(arm.get("arguments")) if not arm.get("address") else f"runs at {plain(arm.get('address'))}",
-            "on" if arm.get("patches") is not False else "off",
+            _patches(campaign, arm),
             plain(arm.get("environment")) if arm.get("environment") else NOTHING,
         )
         for arm in asked
     ]
     return sheet(("arm", "arguments", "patches", "environment"), rows)
+
+
+def _patches(campaign: Campaign, asked: Mapping[str, Any]) -> str:
+    """As the suite asks; of a server that ran already, as its workers attested."""
+    if not asked.get("address"):
+        return "on" if asked.get("patches") is not False else "off"
+    arm = campaign.arm(text(asked.get("name")))
+    seen = mapping(arm.fingerprint.get("patches")) if arm else {}
+    return "on" if seen.get("patchset") is not None else UNKNOWN
 
 
 def plan(campaign: Campaign) -> Sheet:

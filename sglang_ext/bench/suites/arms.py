@@ -8,10 +8,33 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sglang_ext.bench.suites.server_words import DRAFT, LAUNCHERS, check, fill_in, options, speculative
-from sglang_ext.bench.suites.strict import KIND, REQUIRED, Keys, SuiteError, error, kind, plain_name, strings, values
+from sglang_ext.bench.suites.server_words import (
+    DRAFT,
+    LAUNCHERS,
+    PLACES,
+    check,
+    check_place,
+    check_value,
+    fill_in,
+    options,
+    speculative,
+)
+from sglang_ext.bench.suites.strict import (
+    KIND,
+    NAME,
+    REQUIRED,
+    Keys,
+    SuiteError,
+    error,
+    kind,
+    one_line,
+    plain_name,
+    strings,
+    values,
+)
+from sglang_ext.contract import rules
 from sglang_ext.contract.decide import decide
-from sglang_ext.contract.model import ContractError
+from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import is_name, is_nccl, is_tuning, looks_secret, name_fault, value_fault
 from sglang_ext.contract.profile import load_profile
 
@@ -38,7 +61,6 @@ ARM: Keys = {
 AGAIN = "-again"  # the control's name: the baseline's with this behind it
 ADDRESS = re.compile(r"http://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
 PATH_KEY = re.compile(r"[a-z][a-z0-9_]*")
-MODELS = ("model_path", "tokenizer_path", "speculative_draft_model_path")  # arguments that may name a folder
 
 
 class Arm(NamedTuple):
@@ -99,6 +121,8 @@ def read_paths(found: object, suite: str) -> dict[str, str]:
             raise error(f"{place} {key}", "where that is on this machine", "an empty string", "fill it in")
         if not isinstance(value, str):
             raise error(f"{place} {key}", KIND[str], kind(value), "write a path in quotes")
+        check_value(value, f"{place} {key}")
+        check_place(value, f"{place} {key}")
         made[key] = beside(value, suite)
     return made
 
@@ -124,8 +148,9 @@ def read_arms(shared: Mapping[str, Any] | None, found: object, paths: Mapping[st
     used: set[str] = set()
     arms: list[Arm] = []
     for number, table in enumerate(found, 1):
-        given = values(table, ARM, f"{where}: [[arm]] number {number}")
+        given = values(table, ARM, f"{where}: {_called(table, number)}")
         name = plain_name(given["name"], f"{where}: [[arm]] number {number} name")
+        one_line(given["summary"], f"{where}: arm {name} summary")
         if any(name == arm.name for arm in arms):
             raise error(f"{where}: [[arm]] number {number} name", "a name of its own", f"{name} again", "rename it")
         arms.append(_running(table, given, suite) if "address" in table else _made(common, paths, used, given, suite))
@@ -134,6 +159,13 @@ def read_arms(shared: Mapping[str, Any] | None, found: object, paths: Mapping[st
         if key not in used:
             raise error(f"{where}: [paths] {key}", f"{{{key}}} in some argument", "none", "use it or remove it")
     return tuple(arms)
+
+
+def _called(table: Mapping[str, Any], number: int) -> str:
+    """How a refusal names an arm."""
+    name = table.get("name")
+    known = isinstance(name, str) and name.isprintable() and 0 < len(name) <= NAME
+    return f"arm {name}" if known else f"[[arm]] number {number}"
 
 
 def with_control(arms: Sequence[Arm], where: str) -> tuple[Arm, ...]:
@@ -170,6 +202,8 @@ def _made(
         words += some
     draft = given["draft"]
     if draft is not None:
+        check_value(draft, f"{place} draft")
+        check_place(draft, f"{place} draft")
         (draft,) = (beside(path, suite) for path in fill_in([draft], paths, place, used))
         words += [DRAFT, draft]
     options(words, f"{place} arguments")
@@ -179,7 +213,9 @@ def _made(
     if given["without"] and not given["patches"]:
         raise error(place, "without or patches = false", "both", "remove one: stock SGLang has no patch to leave out")
     without = tuple(strings(given["without"], f"{place} without"))
-    environment = _environment({**common["environment"]}, given["environment"], place)
+    environment = _merged(common["environment"], given["environment"], f"{place} environment")
+    _check_environment(common["environment"], f"suite {suite}: [server] environment")
+    _check_environment(given["environment"], f"{place} environment")
     contract = _contract(common, given, suite, place)
     for name in environment:
         if name in contract["variables"]:
@@ -197,20 +233,29 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any], what: str) -> dic
     return {**shared, **own}
 
 
-def _environment(shared: Mapping[str, Any], own: Mapping[str, Any], place: str) -> dict[str, str]:
-    made = _merged(shared, own, f"{place} environment")
-    for name, value in made.items():
+def _check_environment(found: Mapping[str, Any], place: str) -> None:
+    for name, value in found.items():
         if not is_tuning(name) or not is_name(name):
             shown = "one that looks like a secret" if looks_secret(name) else name
             fix = "give it in the launching shell, which every server inherits"
-            raise error(f"{place} environment", "names that tune (NCCL_, SGLANG_, CUDA_, ...)", shown, fix)
+            raise error(place, "names that tune (NCCL_, SGLANG_, CUDA_, ...)", shown, fix)
         if is_nccl(name):
-            raise error(f"{place} environment", "no NCCL_ name", name, "write it under set: it is then proven")
+            raise error(place, "no NCCL_ name", name, "write it under set: it is then proven")
         if not isinstance(value, str):
-            raise error(f"{place} environment {name}", KIND[str], kind(value), "write it in quotes")
+            raise error(f"{place} {name}", KIND[str], kind(value), "write it in quotes")
         if fault := value_fault(value):
-            raise SuiteError(f"{place} environment {name}: {fault}")
-    return made
+            raise SuiteError(f"{place} {name}: {fault}")
+        check_value(value, f"{place} {name}")
+
+
+def _check_set(found: Mapping[str, Any], place: str) -> None:
+    for name, value in found.items():
+        if fault := name_fault(name):
+            raise SuiteError(f"{place}: {fault}")
+        if not isinstance(value, str):
+            fix = "write it in quotes, an environment holds nothing else"
+            raise error(f"{place} {name}", KIND[str], kind(value), fix)
+        check_value(value, f"{place} {name}")
 
 
 def _contract(common: Mapping[str, Any], given: Mapping[str, Any], suite: str, place: str) -> dict[str, Any]:
@@ -220,23 +265,32 @@ def _contract(common: Mapping[str, Any], given: Mapping[str, Any], suite: str, p
     if profile is not None and ("/" in profile or profile.endswith(".toml")):
         profile = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(suite)), profile))
     sets = _merged(common["set"], given["set"], f"{place} set")
-    for name, value in sets.items():
-        if fault := name_fault(name):
-            raise SuiteError(f"{place} set: {fault}")
-        if not isinstance(value, str):
-            fix = "write it in quotes, an environment holds nothing else"
-            raise error(f"{place} set {name}", KIND[str], kind(value), fix)
+    _check_set(common["set"], f"suite {suite}: [server] set")
+    _check_set(given["set"], f"{place} set")
     absents = [
         *strings(common["absent"], f"suite {suite}: [server] absent"),
         *strings(given["absent"], f"{place} absent"),
     ]
     try:
-        loaded = load_profile(profile) if profile is not None else None
-        decided = decide(loaded, [f"{name}={value}" for name, value in sets.items()], absents, {})
+        decided = _decided(profile, sets, absents)
     except ContractError as failure:
         raise SuiteError(f"{place}: {failure}") from None
     variables = {term.name: term.want for term in decided.terms.values()}
     return {"profile": profile, "set": sets, "absent": tuple(absents), "variables": variables}
+
+
+def _decided(profile: str | None, sets: Mapping[str, str], absents: Iterable[str]) -> Contract:
+    loaded = load_profile(profile) if profile is not None else None
+    return decide(loaded, [f"{name}={value}" for name, value in sets.items()], list(absents), {})
+
+
+def fights(arm: Arm) -> list[str]:
+    """What our launcher will refuse of an arm, as far as the suite shows it: arguments that would overwrite its contract."""
+    if arm.address is not None or not arm.patches:
+        return []
+    contract = _decided(arm.contract["profile"], arm.contract["set"], arm.contract["absent"])
+    environment = {**os.environ, **arm.environment}
+    return [fight.sentence for fight in rules.fights(contract, rules.flag_settings(arm.arguments), environment)]
 
 
 def _check_kinds(arms: Sequence[Arm], server: bool, where: str) -> None:
@@ -287,7 +341,7 @@ def command(
 def missing(arms: Iterable[Arm]) -> str | None:
     """A sentence where an arm's model is an absolute path that is not there: better now than after the first arm's launch."""
     for arm in arms:
-        for name in MODELS:
+        for name in PLACES:
             for value in arm.options.get(name, ()):
                 if value.startswith("/") and not os.path.exists(value):
                     what = f"arm {arm.name} {name.replace('_', ' ')}"

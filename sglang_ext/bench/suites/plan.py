@@ -7,10 +7,15 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from sglang_ext.bench.suites.arms import fights
+from sglang_ext.bench.suites.server_words import PLACES
+from sglang_ext.bench.suites.under_test import unvaried
+
 if TYPE_CHECKING:
     from sglang_ext.bench.suites.suite import Suite
 
 SEEDS = 1 << 32
+HALFWAY_LEAST = 4  # pairs, for rule "sequential"'s look halfway: with three, the spread itself is a guess
 Row = tuple[str, str]
 
 
@@ -39,6 +44,12 @@ def _draw(seed: int, block: int, name: str) -> bytes:
     return hashlib.sha256(f"sglang-ext/order/1\n{seed}\n{block}\n{name}".encode()).digest()
 
 
+def halfway(blocks: int) -> int | None:
+    """After how many of so many blocks rule "sequential" looks before the end; None: they are too few for that."""
+    half = (blocks + 1) // 2
+    return half if half >= HALFWAY_LEAST else None
+
+
 def launches(suite: Suite) -> int:
     """How many servers are started; those that run already count as often as they are asked."""
     assert suite.campaign is not None
@@ -54,11 +65,16 @@ def estimate(suite: Suite, ready_s: float, tok_s: float) -> float:
 
 
 def longest(suite: Suite) -> float:
-    """Seconds after which every launch and every run has reached the suite's limit for it."""
+    """Seconds after which every launch and every run has reached the suite's limit for it, and each arm's one repetition too.
+
+    An arm's second failure ends the campaign.
+    """
     assert suite.campaign is not None
     work, campaign = suite.workload, suite.campaign
     ready = 0.0 if suite.arms[0].address else campaign.ready_timeout_s
-    return launches(suite) * (ready + campaign.settle_s + (work.warmup_runs + work.runs) * work.timeout_s)
+    return (launches(suite) + len(suite.arms)) * (
+        ready + campaign.settle_s + (work.warmup_runs + work.runs) * work.timeout_s
+    )
 
 
 def describe(
@@ -80,17 +96,37 @@ def describe(
     drawn = "" if campaign.seed is not None else " (drawn now: a campaign draws its own)"
     streams = f", {work.streams} streams each" if work.streams > 1 else ""
     ask = f"{work.warmup_runs} warm-up of {work.warmup_tokens} tokens, then {work.runs} runs of {work.tokens}{streams}"
+    compared = sum(not (arm.baseline or arm.control) for arm in suite.arms)
+    corrected = f", corrected for {compared} arms compared with the baseline" if compared > 1 else ""
+    idle = unvaried(suite.arms, campaign.under_test)
+    named = (value for arm in suite.arms for key in PLACES for value in arm.options.get(key, ()))
+    hub = dict.fromkeys(value for value in named if not value.startswith("/"))
     files = [prompt.file or "in the suite" for prompt in work.all_prompts()]
     rows = [
         ("suite", f"{suite.name}: {suite.summary}"),
         *(("arm", _arm(suite, index)) for index in range(len(suite.arms))),
+        *(
+            (
+                "",
+                f"{name} is a name on a hub, or a folder below where the campaign is started: it is not looked for here",
+            )
+            for name in hub
+        ),
+        *(("refused", f"arm {arm.name}: {fight}") for arm in suite.arms if not arm.control for fight in fights(arm)),
         ("under test", ", ".join(campaign.under_test)),
+        *(
+            ("", f"no arm varies {entry}: only what the servers resolve by themselves may differ in it")
+            for entry in idle
+        ),
         ("a launch", f"{ask}; prompts: {', '.join(files)}"),
         ("launches", f"{count}: {len(suite.arms)} arms x {campaign.blocks} blocks"),
         ("rule", _rule(campaign.rule, campaign.blocks)),
         ("time", _time(suite, ready_s, tok_s)),
         ("question", f"a change of {campaign.effect:.1%}, at {campaign.alpha:.0%} of false verdicts"),
-        *(("finds", f"{effect:.1%} where launches of one arm spread by {cv:.1%}") for cv, effect in detectable),
+        *(
+            ("finds", f"{effect:.1%} where launches of one arm spread by {cv:.1%}{corrected}")
+            for cv, effect in detectable
+        ),
         ("seed", f"{seed}{drawn}"),
     ]
     plan = order([arm.name for arm in suite.arms], campaign.blocks, seed)
@@ -107,14 +143,24 @@ def _arm(suite: Suite, index: int) -> str:
 def _rule(rule: str, blocks: int) -> str:
     if rule == "fixed":
         return f"all {blocks} blocks, judged once at the end"
-    return f"judged after each block by a rule that allows for it, at most {blocks} blocks"
+    half = halfway(blocks)
+    if half is None:
+        fewest = 2 * HALFWAY_LEAST - 1
+        return f"all {blocks} blocks, judged once at the end: with fewer than {fewest} there is no early look"
+    return f"judged after {half} blocks, where only a large difference stops it, and at the end, after {blocks}"
 
 
 def _time(suite: Suite, ready_s: float | None, tok_s: float | None) -> str:
-    at_most = f"at most {duration(longest(suite))}, every limit reached"
+    assert suite.campaign is not None
+    at_most = f"at most {duration(longest(suite))}, every limit reached and a failed launch of each arm repeated"
     if ready_s is None or tok_s is None:
         return f"{at_most}; how long it will be is not known before a launch was timed"
     guess = duration(estimate(suite, ready_s, tok_s))
+    limit = suite.campaign.ready_timeout_s
+    if suite.arms[0].address is None and ready_s > limit:
+        at_most += (
+            f"; but a server that is not ready after {limit:g} s (ready_timeout_s) is given up: raise it in the suite"
+        )
     return f"about {guess}, with {ready_s:g} s until ready and {tok_s:g} tok/s; {at_most}"
 
 

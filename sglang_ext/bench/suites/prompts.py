@@ -16,6 +16,7 @@ from sglang_ext.bench.suites.strict import error, read, text
 
 WINDOW = 200  # words: over more of them natural text repeats itself too
 LEAST_DISTINCT = 0.5  # of a window's pairs of neighbours; the shipped prompts, code among them, have 0.9 and more
+BIGGEST = 4 << 20  # bytes of a prompt's file; no model takes as much
 FEWEST_WORDS = 3  # fewer: a language without blanks, or hardly a text; its characters are looked at instead
 
 
@@ -42,9 +43,9 @@ def read_prompt(name: str, suite: str, place: str, key: str) -> Prompt:
     file = os.path.join(folder, name)
     if not os.path.realpath(file).startswith(os.path.realpath(folder).rstrip("/") + "/"):
         raise error(f"{place} {key}", "a file beside the suite or below", name, "move it there")
-    found = text(read(file, f"{place} {key} {name}"), f"{place} {key}")
-    if not found:
-        raise error(f"{place} {key}", "some text", "an empty file", "write the prompt into it")
+    found = text(read(file, f"{place} {key} {name}", BIGGEST), f"{place} {key} {name}")
+    if not found.strip():
+        raise error(f"{place} {key} {name}", "some text", "an empty file", "write the prompt into it")
     return Prompt(name, found)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from sglang_ext.bench.suites.secret import secret_in
 from sglang_ext.bench.suites.strict import error
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.delivery.options import OWN
-from sglang_ext.hide import holds_credentials
 
 _SECRET = "a secret, and a suite is stored with its numbers", "leave it out: the server listens on this host only"
 _PLAIN = "the client's business, and ours speaks plain HTTP", "leave it out"
@@ -48,6 +48,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 LAUNCHERS = tuple(name for name in OWN if name not in REFUSED)  # --accept, --nccl-log: stock SGLang has none of them
 DRAFT = "--speculative-draft-model-path"
 DRAFT_ARGUMENT = "speculative_draft_model_path"
+PLACES = ("model_path", "tokenizer_path", DRAFT_ARGUMENT)  # arguments that may name a folder
 SPECULATIVE = "speculative_"  # how upstream's arguments about drafts begin
 # Spellings that upstream's parser takes for the same argument.
 ALIASES: Mapping[str, str] = {
@@ -121,8 +122,24 @@ def _check(name: str, given: Iterable[str], place: str) -> None:
     word = argument_of(name)
     if looks_secret(word.replace("token", "-")) or "key" in word.split("_") or word.endswith("_token"):
         raise error(place, "arguments that hold no secret", f"{name}, which looks like one", _SECRET[1])
-    if any(holds_credentials(value) for value in given):
-        raise error(f"{place} {name}", "a value without a password in it", "a URL that holds one", "leave it out")
+    for value in given:
+        check_value(value, f"{place} {name}")
+        if word in PLACES:
+            check_place(value, f"{place} {name}")
+
+
+def check_value(value: str, what: str) -> None:
+    """Refuse a value that seems to hold a secret, without repeating it. Raises SuiteError."""
+    if found := secret_in(value):
+        raise error(what, "a value without a password in it", found, "leave it out: a suite is stored with its numbers")
+
+
+def check_place(value: str, what: str) -> None:
+    """Refuse a path that only a shell would understand. Raises SuiteError."""
+    if value.startswith(("~", "$")):
+        raise error(
+            what, "a path as it is, or a name on a hub", f"{value}, which no shell fills in here", "write it out"
+        )
 
 
 def fill_in(words: Iterable[str], paths: Mapping[str, str], place: str, used: set[str]) -> list[str]:

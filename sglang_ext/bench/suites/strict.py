@@ -3,12 +3,27 @@ expected, what was found, the fix."""
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sglang_ext.hide import holds_credentials
+
 REQUIRED = object()  # the default of a key that has none
 Keys = Mapping[str, tuple[type, Any]]  # key -> (type, default)
+BIGGEST = 1 << 20  # bytes of a suite
+NAME = 60  # letters of a name that may be part of a file's
+INVISIBLE = (
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+)  # Unicode's control, format (which way text runs) and line characters, half pairs
+BOM = b"\xef\xbb\xbf"
 KIND = {str: "a string", int: "an integer", bool: "a boolean", float: "a number", dict: "a table", list: "an array"}
 SAMPLE = {str: '"..."', int: "1", bool: "true", float: "1.0", dict: "{}", list: '["..."]'}
 
@@ -33,16 +48,33 @@ def kind(value: object) -> str:
     return KIND.get(type(value), f"a {type(value).__name__}")
 
 
-def read(path: str, what: str) -> bytes:
+def read(path: str, what: str, biggest: int = BIGGEST) -> bytes:
+    """What is in a regular file of at most ``biggest`` bytes: /dev/zero has no end. Raises SuiteError."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(handle).st_mode)
+            raw = _first(handle, biggest + 1) if regular else b""
+        finally:
+            os.close(handle)
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         found = getattr(failure, "strerror", None) or str(failure)
         raise error(what, "a readable file", found, "correct the path or its permissions") from None
+    if not regular:
+        raise error(what, "a regular file", "a folder, device or pipe", "name a file")
+    if len(raw) > biggest:
+        raise error(what, f"{biggest >> 20} MiB at most", "more", "name the file that was meant")
+    return raw
+
+
+def _first(handle: int, size: int) -> bytes:
+    with open(handle, "rb", closefd=False) as file:
+        return file.read(size)
 
 
 def text(raw: bytes, where: str) -> str:
+    if raw.startswith(BOM):
+        raise error(where, "UTF-8", "a byte order mark before it", "save the file as UTF-8 without one (BOM)")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as failure:
@@ -55,6 +87,8 @@ def toml(raw: bytes, where: str) -> dict[str, Any]:
         return tomllib.loads(text(raw, where))
     except tomllib.TOMLDecodeError as failure:  # says "(at line 3, column 5)" itself
         raise error(where, "TOML", f"an error: {failure}", "correct that line") from None
+    except (ValueError, RecursionError):  # Python reads no number of more than 4300 digits, and no endless nesting
+        raise error(where, "TOML", "a number or nesting without end", "correct it") from None
 
 
 def only_known(keys: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -83,7 +117,9 @@ def values(found: Mapping[str, Any], keys: Keys, place: str) -> dict[str, Any]:
             continue
         value = found[key]
         if wanted is float and type(value) is int:
-            value = float(value)
+            value = (
+                float(value) if abs(value) < 1 << 64 else float("inf")
+            )  # whatever is that large has a limit below it
         if type(value) is not wanted or value == "":
             fix = "fill it in or remove the key" if value == "" else f"write {KIND[wanted]}"
             raise error(f"{place} {key}", KIND[wanted], kind(value), fix)
@@ -101,8 +137,31 @@ def strings(items: Iterable[object], what: str) -> list[str]:
     return made
 
 
+def one_line(found: str, what: str) -> str:
+    """A text for people: of one line, and read as it is stored, so without characters that steer a terminal or hide."""
+    for ch in found:
+        if unicodedata.category(ch) in INVISIBLE:
+            raise error(what, "one line of visible characters", f"U+{ord(ch):04X} in it", "remove it")
+    if holds_credentials(found):
+        raise error(what, "a text without a password in it", "a URL that holds one", "leave it out")
+    return found
+
+
+def in_range(found: float, least: float, most: float, what: str) -> None:
+    """Raises SuiteError."""
+    if found < least:
+        raise error(what, f"{least:g} or more", f"{found}", "correct it")
+    if found > most:
+        shown = f"{found}" if len(f"{found}") <= 20 else "a larger number"
+        raise error(what, f"{most} at most", shown, "correct it")
+
+
 def plain_name(name: str, what: str) -> str:
     """A name that may be part of a file's."""
+    if len(name) > NAME:
+        raise error(what, f"{NAME} letters at most", str(len(name)), "shorten it")
+    if name.startswith("."):
+        raise error(what, "a letter, digit, _ or - first", repr(name), "rename it")
     if not name or not all(ch.isascii() and (ch.isalnum() or ch in "._-") for ch in name):
         raise error(what, "letters, digits and . _ - only", repr(name), "rename it")
     return name

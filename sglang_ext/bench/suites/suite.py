@@ -49,6 +49,13 @@ ENDPOINTS, CHAT = ("generate", "completions"), "chat"
 RULES = ("fixed", "sequential")
 # One token has no decode rate; one pair has no spread.
 LEAST = {"tokens": 2, "runs": 1, "warmup_tokens": 1, "warmup_runs": 0, "streams": 1, "blocks": 2, "seed": 0}
+# Beyond these it is a slip of the keyboard.
+MOST = {
+    "tokens": 1_000_000, "runs": 1000, "warmup_tokens": 1_000_000, "warmup_runs": 1000, "streams": 1024, "blocks": 1000,
+    "seed": (1 << 53) - 1,
+}  # fmt: skip
+LONGEST = 7 * 24 * 3600  # seconds of any wait
+SMALLEST = 0.001  # of effect, margin and alpha: nothing smaller is found with any number of launches
 FIXED = {
     "temperature": 0.0,
     "ignore_eos": True,
@@ -149,6 +156,7 @@ def parse_suite(raw: bytes, path: str) -> Suite:
     strict.only_known((f"[{name}]" for name in document), TABLES if armed else ALONE, where)
     head = strict.table(document.get("suite", {}), "suite", SUITE, where)
     strict.plain_name(head["name"], f"{where}: [suite] name")
+    strict.one_line(head["summary"], f"{where}: [suite] summary")
     given = strict.table(document.get("workload", {}), "workload", WITH_ARMS if armed else WORKLOAD, where)
     work = _workload(given, path, armed=armed)
     made = Suite(head["name"], head["summary"], work, path, hashlib.sha256(raw).hexdigest())
@@ -163,8 +171,10 @@ def _workload(work: dict[str, Any], path: str, *, armed: bool) -> Workload:
         either = f"{', '.join(ways[:-1])} and {ways[-1]}"
         found = ("both" if not armed else " and ".join(given)) if given else "neither" if not armed else "none"
         raise error(place, f"one of {either}", found, "give exactly one")
-    _check_least(work, place)
-    _check_positive(work, "timeout_s", place)
+    _check_whole(work, place)
+    _check_seconds(work, "timeout_s", place)
+    if work["prompt"] is not None and not work["prompt"].strip():
+        raise error(f"{place} prompt", "some text", "blanks only", "write the prompt")
     for key, only in FIXED.items():
         if work[key] != only:
             shown, other = (str(v).lower() for v in (only, work[key]))
@@ -194,28 +204,30 @@ def _several(work: Mapping[str, Any], path: str, place: str) -> tuple[Prompt, ..
     return tuple(read_prompt(name, path, place, "prompts") for name in names)
 
 
-def _check_least(found: Mapping[str, Any], place: str) -> None:
+def _check_whole(found: Mapping[str, Any], place: str) -> None:
     for key, least in LEAST.items():
-        if found.get(key) is not None and found[key] < least:
-            raise error(f"{place} {key}", f"{least} or more", str(found[key]), "correct it")
+        if found.get(key) is not None:
+            strict.in_range(found[key], least, MOST[key], f"{place} {key}")
 
 
-def _check_positive(found: Mapping[str, Any], key: str, place: str) -> None:
-    if not 0 < found[key] < float("inf"):
-        raise error(f"{place} {key}", "seconds, more than 0", f"{found[key]:g}", "correct it")
+def _check_seconds(found: Mapping[str, Any], key: str, place: str, least: str = "more than 0") -> None:
+    value = found[key]
+    if not 0 <= value <= LONGEST or (value == 0 and least != "0 or more"):
+        expected = f"seconds, {f'{LONGEST} at most' if value > LONGEST else least}"
+        raise error(f"{place} {key}", expected, f"{value:g}", "correct it")
 
 
 def _with_arms(made: Suite, document: Mapping[str, Any]) -> Suite:
     where = f"suite {made.path}"
     place = f"{where}: [campaign]"
     given = strict.table(document.get("campaign", {}), "campaign", CAMPAIGN, where)
-    _check_least(given, place)
-    _check_positive(given, "ready_timeout_s", place)
-    if not 0 <= given["settle_s"] < float("inf"):
-        raise error(f"{place} settle_s", "seconds, 0 or more", f"{given['settle_s']:g}", "correct it")
+    _check_whole(given, place)
+    _check_seconds(given, "ready_timeout_s", place)
+    _check_seconds(given, "settle_s", place, "0 or more")
     for key, below in (("effect", 1.0), ("margin", 1.0), ("alpha", 0.5)):
-        if not 0 < given[key] < below:
-            raise error(f"{place} {key}", f"more than 0 and less than {below:g}", f"{given[key]:g}", "correct it")
+        if not SMALLEST <= given[key] < below:
+            expected = f"{SMALLEST:g} or more and less than {below:g}"
+            raise error(f"{place} {key}", expected, f"{given[key]:g}", "correct it")
     if given["rule"] not in RULES:
         raise error(f"{place} rule", " or ".join(RULES), repr(given["rule"]), "correct it")
     entries = tuple(strict.strings(given["under_test"], f"{place} under_test"))

@@ -88,6 +88,19 @@ def check_arms(arms: Sequence[Arm], entries: Sequence[str], where: str) -> None:
                 )  # fmt: skip
 
 
+def unvaried(arms: Sequence[Arm], entries: Sequence[str]) -> list[str]:
+    """The entries that no arm varies as far as the suite says. Of running servers it says nothing."""
+    if any(arm.address is not None for arm in arms):
+        return []
+    said = [facts(arm) for arm in arms]
+    differ = [
+        f
+        for f in {f for own in said for f in own}
+        if any(own.get(f, NOT_GIVEN) != said[0].get(f, NOT_GIVEN) for own in said)
+    ]
+    return [entry for entry in entries if not any(covers((entry,), fact) for fact in differ)]
+
+
 def _check_said_by_all(said: Mapping[str, Facts], where: str) -> None:
     """A variable one arm decides, every arm decides. Where an arm is silent the launching shell would, and it may agree."""
     variables = sorted({f for own in said.values() for f in own if f.startswith((f"{CONTRACT}.", f"{ENVIRONMENT}."))})
