@@ -163,7 +163,7 @@ class Library:
         if value.nvmlReturn != 0:
             try:
                 name = error_name(self.module.NVMLError(value.nvmlReturn))
-            except Exception:
+            except Exception:  # its classes are made per known number; of an unknown one they raise what they please
                 name = f"Error{value.nvmlReturn}"
             return Unreadable(reason(name, f"nvmlDeviceGetFieldValues {value.fieldId}"))
         if value.valueType >= len(VALUE_TYPES):
