@@ -21,6 +21,7 @@ import pytest
 
 from sglang_ext.patchset import overlay
 from sglang_ext.patchset.diff import make, render
+from sglang_ext.patchset.installed import installed_version
 from sglang_ext.patchset.lock import Lock, LockedFile, Release, dump_lock
 from sglang_ext.patchset.overlay import OverlayError, Prepared, cache_base, identify, prepare
 from sglang_ext.patchset.series import patch_set_digest
@@ -588,7 +589,7 @@ if _SPEC is not None and _SPEC.origin is not None:
 
     @pytest.mark.e2e
     def test_one_edited_byte_of_the_installed_sglang_is_found(tmp_path: Path) -> None:
-        version = overlay.installed_version(str(INSTALLED))
+        version = installed_version(str(INSTALLED))
         files = {t: (INSTALLED / t).read_bytes() for t in TARGETS}
         root = write_tree(tmp_path / "site", files, version)
         assert prepare(str(root), cache=str(tmp_path / "cache")).release == version
