@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def main() -> int:
         "",
         "Written by `make bench`. " + machine() + ".",
     ]
-    for title, table in (
+    tables: tuple[tuple[str, Callable[[], list[str]]], ...] = (
         ("Start-up tax of the hook", startup_tax.table),
         ("Live reader", live_reader.table),
         ("verify-env as a whole process", verify_cli.table),
@@ -67,7 +68,8 @@ def main() -> int:
         ("Baked wheel", baked_wheel.table),
         ("The client of the bench", client_cost.table),
         ("Stock and patched SGLang", stock_vs_patched.table),
-    ):
+    )
+    for title, table in tables:
         if options.no_servers and table is stock_vs_patched.table:
             parts += ["", f"## {title}", "", "Not run."]
             continue

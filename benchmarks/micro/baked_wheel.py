@@ -46,7 +46,10 @@ def table(runs: int = 5, wheels: Sequence[Path] = ()) -> list[str]:
         seconds(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "wheel")
         bake = (sys.executable, "-m", "sglang_ext", "build-wheel", "--from", source, "--out")
         tool = (python, "-m", "wheel")
-        ours, unpacked, packed, plain = [], [], [], []
+        ours: list[float] = []
+        unpacked: list[float] = []
+        packed: list[float] = []
+        plain: list[float] = []
         for run in range(runs + 1):
             place = scratch / str(run)
             place.mkdir()

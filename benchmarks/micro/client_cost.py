@@ -161,7 +161,7 @@ def measure(reader: str, streams: int, rate: float, endpoint: str, seconds: floa
     return Cost(cpu, wall, kept, statistics.fmean(sent) / rate, alone, lags(found, runs, truths))
 
 
-def lags(streams: Sequence[Stream], runs: Sequence[Run], truths: Sequence[Sequence[float]]) -> list[float]:
+def lags(streams: Sequence[Stream], runs: Sequence[Run], truths: Sequence[list[float]]) -> list[float]:
     """Client's stamp less the server's, for each chunk. Streams of one script are told apart by their first chunk."""
     read = [[stream.sent + at for at in run.trace["t"]] for stream, run in zip(streams, runs, strict=True)]
     pairs = zip(sorted(read), sorted(truths), strict=True)

@@ -140,7 +140,8 @@ def test_texts_that_differ_are_told(
 
 
 def test_a_finished_campaign_is_only_judged_again(suite: Callable[..., Suite], tmp_path: Path) -> None:
-    first, told = run(suite(), tmp_path / "c"), []
+    told: list[str] = []
+    first = run(suite(), tmp_path / "c")
     again = run(suite(), tmp_path / "c", told)
     assert launches(again) == launches(first) and told[1:] == ["going on: 2 of 2 blocks are finished"]
 

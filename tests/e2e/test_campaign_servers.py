@@ -102,7 +102,7 @@ def test_it_serves_and_nothing_is_left(stand: Callable[..., Stand]) -> None:
         people = one.people()
         assert len(people) == 3 and all(map(is_alive, people))
         assert {identity.pid for identity in people} <= server.pids
-        assert stat(people[2].pid).ppid == server.keeper.pid  # the orphan has not got away
+        assert (orphan := stat(people[2].pid)) and orphan.ppid == server.keeper.pid  # the orphan has not got away
         assert os.getsid(server.main.pid) == server.main.pid != os.getsid(0)
     assert not any(map(is_alive, people)) and server.left == servers.Left(2, ())
     assert "asked /ready" in Path(one.log).read_text() and os.stat(one.log).st_mode & 0o077 == 0

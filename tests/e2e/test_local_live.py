@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from sglang_ext.patchset.lock import load_lock
 from sglang_ext.patchset.overlay import patches_folder
 from sglang_ext.patchset.series import patch_set_digest
 from tests.rig import releases
@@ -114,7 +115,7 @@ def local(place: Place, adopted: dict[str, Any]) -> Iterator[ReleaseServer]:
 @pytest.fixture(scope="module")
 def stock_digest() -> str:
     """The digest of the patch set alone."""
-    return patch_set_digest(patches_folder(), releases.load_lock(str(releases.LOCK)).get(NEWEST).patches)
+    return patch_set_digest(patches_folder(), load_lock(str(releases.LOCK)).get(NEWEST).patches)
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def replay(title: str, root: Path, releases: Sequence[str], find: Find) -> Repla
     hops: list[Hop] = []
     for version in releases:
         lock = load_lock(root / "upstream.toml")
-        origin = (hops and next((hop.to for hop in reversed(hops) if hop.landed), "")) or lock.supported()[0]
+        origin = next((hop.to for hop in reversed(hops) if hop.landed), "") or lock.supported()[0]
         command = [sys.executable, str(TOOL), "--patches", str(root), "--to", version, "--from", origin, "--json", "-"]
         command += ["--wheel", str(find(origin)), str(find(version))]
         began = time.monotonic()

@@ -19,7 +19,7 @@ import sysconfig
 import time
 import venv
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +63,7 @@ class Release(NamedTuple):
             how |= {"start": STOCK, "environment": {**CONTRACT, "SGLANG_EXT": "0", "PYTHONPATH": self.path}}
         return ReleaseServer(log, python=str(self.python), model=model, flags=self.flags, **how)
 
-    def verify(self, server: Server, *words: str) -> Mapping[str, Any]:
+    def verify(self, server: Server, *words: str) -> dict[str, Any]:
         """The report of `verify-env` on one server, by this release's Python, in a shell without the variables."""
         command = [str(self.python), "-m", "sglang_ext", "verify-env", "--port", str(server.port), *words, "--json"]
         environment = {**clean_environment(1, {}), "PYTHONPATH": self.path}

@@ -67,7 +67,7 @@ class Server:
         serving = [*rig_flags(model, self.port, tp, **shape), *flags]
         self.command = [python, *start, *options, *serving] if start[0] == "-m" else [*start, *serving]
         self.environment = clean_environment(tp, environment or {})
-        self.process: psutil.Popen | None = None
+        self.begun: psutil.Popen | None = None
         self.family: dict[int, psutil.Process] = {}
 
     def __enter__(self) -> Self:
@@ -79,14 +79,18 @@ class Server:
     def begin(self) -> Self:
         """Start it, without waiting. Its own session: a Ctrl-C at the test run ends it through us, not beside us."""
         with self.log.open("wb") as log:
-            self.process = psutil.Popen(
+            self.begun = psutil.Popen(
                 self.command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         return self
 
     @property
+    def process(self) -> psutil.Popen:
+        assert self.begun is not None
+        return self.begun
+
+    @property
     def pid(self) -> int:
-        assert self.process is not None
         return int(self.process.pid)
 
     def text(self) -> str:
@@ -96,7 +100,6 @@ class Server:
         self, done: Callable[[], bool], limit: float = START_LIMIT, tick: Callable[[float], None] | None = None
     ) -> Self:
         """Wait until ``done()``; an AssertionError with the log's end when the process ends before, or time is over."""
-        assert self.process is not None
         began = time.monotonic()
         while not done():
             waited = time.monotonic() - began
@@ -136,7 +139,6 @@ class Server:
 
     def note_family(self) -> None:
         """Remember every process below ours, by pid and creation time, so that survivors can be told from strangers."""
-        assert self.process is not None
         try:
             for child in self.process.children(recursive=True):
                 self.family.setdefault(child.pid, child)
@@ -170,7 +172,7 @@ class Server:
 
     def stop(self, number: int = signal.SIGTERM, limit: float = 60.0) -> int:
         """End it by a signal to its first process alone; returns that one's exit status (negative: a signal)."""
-        if self.process is None:
+        if self.begun is None:
             return 0
         self.note_family()
         try:

@@ -39,7 +39,9 @@ ARMS = (
 def trace(chance: random.Random, rate: float, accept: float | None, tokens: int) -> dict[str, list[float]]:
     """Token times of one stream: a jitter of 2%, a pause now and then."""
     per_step = accept or 1.0
-    at, have, times, running = 0.35 + chance.random() * 0.02, 1, [], []
+    at, have = 0.35 + chance.random() * 0.02, 1
+    times: list[float] = []
+    running: list[float] = []
     while True:
         times.append(round(at, 5))
         running.append(have)

@@ -38,7 +38,8 @@ def statement(contract: str = "c" * 64, patchset: str = "p" * 64, **nccl: str) -
 
 def together(statements: list[dict[str, Any]], timeout: float = 5.0) -> list[tuple[str | None, str]]:
     """Every rank in a thread of its own."""
-    store, results = MemoryStore(), [(None, "")] * len(statements)
+    store = MemoryStore()
+    results: list[tuple[str | None, str]] = [(None, "")] * len(statements)
 
     def rank(number: int) -> None:
         results[number] = agree(store, number, len(statements), statements[number], timeout)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from email.message import Message
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,6 +250,7 @@ def test_the_texts(tmp_path: Path) -> None:
     found = installed(case(tmp_path / "patches", wheel()).bake(7), tmp_path / "site")
     assert found.version == f"{VERSION}+ext.7"
     assert found.requires == [f"sglang-ext=={__version__}", "numpy", 'sglang[all]; extra == "dev"']
+    assert isinstance(found.metadata, Message)
     body = found.metadata.get_payload()
     assert isinstance(body, str)
     notice, _, rest = body.partition("\n\n")
@@ -515,16 +517,16 @@ def test_an_archive_past_4_gib(tmp_path: Path, before: int) -> None:
         info.compress_size = info.file_size = hole
         archive.writestr(entry("last"), b"the last one")
     # zipfile wrote the local header of `h` before it had a size.
-    with path.open("r+b") as file:
-        file.seek(30 + 3 + 18)
-        file.write(min(hole, 0xFFFFFFFF).to_bytes(4, "little") * 2)
-    with path.open("rb") as file:
-        archive = Archive(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    last = archive.by_name["last"].at
+    with path.open("r+b") as both:
+        both.seek(30 + 3 + 18)
+        both.write(min(hole, 0xFFFFFFFF).to_bytes(4, "little") * 2)
+    with path.open("rb") as old:
+        read = Archive(mmap.mmap(old.fileno(), 0, access=mmap.ACCESS_READ))
+    last = read.by_name["last"].at
     assert (last > 0xFFFFFFFF) is (before > 0)
     out = tmp_path / "out.zip"
     with out.open("wb") as new:
-        for piece in archive.rebuilt({"txt": b"grown by these bytes"}, lambda name: name):
+        for piece in read.rebuilt({"txt": b"grown by these bytes"}, lambda name: name):
             edge = 1000 if len(piece) > 1 << 30 else len(piece)
             new.write(piece[:edge])
             new.seek(len(piece) - edge - edge, os.SEEK_CUR) if edge < len(piece) else None

@@ -94,11 +94,11 @@ class Site:
         clean = {n: v for n, v in os.environ.items() if not n.startswith(("SGLANG_", "NCCL_", "PYTHON"))}
         return clean | {"SGLANG_EXT_CACHE_DIR": str(self.cache)} | more
 
-    def run(self, code: str, *, flags: str = "-IS", **more: str) -> subprocess.CompletedProcess:
+    def run(self, code: str, *, flags: str = "-IS", **more: str) -> subprocess.CompletedProcess[str]:
         arm = f"import site; site.addsitedir({str(self.path)!r})\n"
         return self.python([flags, "-c", arm + textwrap.dedent(code)], **more)
 
-    def python(self, words: list[str], executable: str = BARE, **more: str) -> subprocess.CompletedProcess:
+    def python(self, words: list[str], executable: str = BARE, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [executable, *words],
             env=self.environment(**more),
@@ -110,13 +110,13 @@ class Site:
         )
 
 
-def quiet(done: subprocess.CompletedProcess) -> str:
+def quiet(done: subprocess.CompletedProcess[str]) -> str:
     """The stdout of a run that ended well and wrote nothing on stderr."""
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def one_line(done: subprocess.CompletedProcess) -> str:
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
     """The one stderr line of a run that ended well."""
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("sglang-ext: running stock, unpatched: ")
@@ -473,7 +473,7 @@ def test_python_m_of_a_target_in_an_environment(tmp_path: Path) -> None:
 # --- sitecustomize ----------------------------------------------------------------------------------------
 
 
-def on_pythonpath(site: Site, *words: str, **more: str) -> subprocess.CompletedProcess:
+def on_pythonpath(site: Site, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Started as from a checkout: sitecustomize/ on PYTHONPATH, no .pth."""
     shutil.copytree(ROOT / "sitecustomize", site.path / "sitecustomize", dirs_exist_ok=True)
     path = os.pathsep.join([str(site.path / "sitecustomize"), str(site.path), *words])

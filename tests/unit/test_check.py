@@ -49,7 +49,7 @@ NON_DUMPABLE = "\nassert libc.prctl(4, 0, 0, 0, 0) == 0\n"
 
 
 @contextlib.contextmanager
-def child(code: str, *words: object, env: dict[str, str]) -> Iterator[subprocess.Popen]:
+def child(code: str, *words: object, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A Python process that said "ready"; its group ends with the block."""
     command = [sys.executable, "-I", "-S", "-c", HEAD + code, str(ROOT), *map(str, words)]
     process = subprocess.Popen(
@@ -435,7 +435,7 @@ def new_context(path: Path, wanted: Contract = WANTED) -> Context:
     return new_run(wanted, mode="launcher", policy="strict", path=str(path / "run"))
 
 
-def facts(process: subprocess.Popen, context: Context, here: int = 1) -> None:
+def facts(process: subprocess.Popen[str], context: Context, here: int = 1) -> None:
     """What the engine seam writes; the worker stands in for the main process too."""
     main = stat(process.pid)
     assert main is not None

@@ -192,10 +192,10 @@ def test_verify_steps_of_the_openai_endpoints() -> None:
 
 
 def test_token_times_together_and_spread() -> None:
-    trace = {"t": [1.0, 2.0, 2.5], "tokens": [2, 6, 7]}
+    trace: dict[str, list[Any]] = {"t": [1.0, 2.0, 2.5], "tokens": [2, 6, 7]}
     assert token_times(trace, spread=False) == [1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.5]
     assert token_times(trace, spread=True) == [1.0, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5]
-    once = {
+    once: dict[str, list[Any]] = {
         "t": [1.0, 2.0, 2.0],
         "tokens": [1, 2, 3],
     }  # two chunks in one read: nobody tells when the first of them came
@@ -360,7 +360,7 @@ def test_a_scripted_stream_has_the_figures_of_its_own_stamps() -> None:
     assert run.ttft_s == pytest.approx(stamps[0] - answer.sent, rel=0.01)
     assert run.decode_tok_s == pytest.approx((10 - 2) / (stamps[4] - stamps[0]), rel=0.01)
     assert run.e2e_tok_s == pytest.approx(10 / (stamps[4] - answer.sent), rel=0.01)
-    assert run.step_ms == pytest.approx(1000 / run.decode_tok_s, rel=0.01)
+    assert run.decode_tok_s is not None and run.step_ms == pytest.approx(1000 / run.decode_tok_s, rel=0.01)
 
 
 def test_the_clock_is_read_at_each_piece_and_nowhere_else() -> None:

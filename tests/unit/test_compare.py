@@ -56,9 +56,9 @@ def test_equal_things_are_counted() -> None:
     [(1, 2), (None, 0), (None, MISSING), (True, 1), (False, 0), ("1", 1), ([1, 2], [2, 1]), ({"x": 1}, None), ("", None)],
 )  # fmt: skip
 def test_what_differs(a: Any, b: Any) -> None:
-    sides = [side(arguments=Known({} if value is MISSING else {"it": value}, {})) for value in (a, b)]
-    (found,) = compare(*sides).differences
-    assert found == Difference(ARGUMENTS, "it", (), a, b) and verdict(compare(*sides)) == "DIFFERENT"
+    one, other = (side(arguments=Known({} if value is MISSING else {"it": value}, {})) for value in (a, b))
+    (found,) = compare(one, other).differences
+    assert found == Difference(ARGUMENTS, "it", (), a, b) and verdict(compare(one, other)) == "DIFFERENT"
 
 
 def test_big_arguments_differ_by_their_parts() -> None:

@@ -37,6 +37,7 @@ from sglang_ext.run.process import (
 )
 from sglang_ext.verify import select
 from sglang_ext.verify.discover import (
+    Host,
     Process,
     Rank,
     Server,
@@ -253,8 +254,8 @@ def test_orphans_stay_together_by_session() -> None:
         assert first.main is None and second.main is None
         assert first.pids == set(one.workers) and second.pids == set(two.workers)
         assert f"orphans {one.workers}" in select.names([first])
-        server, is_server = select.by_pid(one.workers[1])
-        assert is_server and server.pids == set(one.workers)
+        found, is_server = select.by_pid(one.workers[1])
+        assert is_server and found.pids == set(one.workers)
         # Their main is gone: their own session still tells them apart from strangers.
         assert {s.pid for s in in_session(one.pid)} == set(one.workers)
 
@@ -390,7 +391,11 @@ def test_by_pid_of_what_stands_in_front_of_two() -> None:
     with started(str(BASH), "-c", both, "-", *python(STAND_IN, "sglang::scheduler_TP0")) as (main, *_):
         entry = stat(main)
         assert entry is not None
-        under = lambda: {p.pid for p in descendants(entry.session, children(all_stats()))}  # noqa: E731
+        session = entry.session
+
+        def under() -> set[int]:
+            return {p.pid for p in descendants(session, children(all_stats()))}
+
         assert until(lambda: len([s for s in find_servers() if s.pids & under()]) == 2)
         with pytest.raises(
             select.SeveralServersError, match=f"2 servers or jobs run under pid {entry.session}: .*{main}"
@@ -461,7 +466,7 @@ def test_a_server_in_a_container() -> None:
 def test_a_pid_of_a_container_is_explained() -> None:
     server = Server(None, (), (Process(Stat(4711, "S", 1, 1, 1), "scheduler", "t", Rank(), ns_pid=2**22 + 7),))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select.Host, "servers", lambda _: [server])
+        patch.setattr(Host, "servers", lambda _: [server])
         with pytest.raises(select.NoServerError, match="in its own pid namespace, process 4711 is called that"):
             select.by_pid(2**22 + 7)
 
@@ -657,7 +662,7 @@ def test_by_run(tmp_path: Path) -> None:
 
 def test_wait_for() -> None:
     empty, full = Server(None, (), ()), Server(None, ("full",), ())
-    answers = iter([select.NoServerError("not yet"), empty, full])
+    answers: Iterator[Server | Exception] = iter([select.NoServerError("not yet"), empty, full])
 
     def find() -> Server:
         answer = next(answers)
@@ -801,7 +806,10 @@ def test_from_arguments(line: str, expected: Expected) -> None:
 
 
 def test_from_record() -> None:
-    record = {"expected": {"tp": 8, "pp": 1, "dp": 4, "nnodes": 1, "workers": 8, "here": 8}, "port": 30000}
+    record: dict[str, Any] = {
+        "expected": {"tp": 8, "pp": 1, "dp": 4, "nnodes": 1, "workers": 8, "here": 8},
+        "port": 30000,
+    }
     assert from_record(record) == Expected(8, 1, 4, 1, 8, 8)
     for damaged in ({}, {"expected": None}, {"expected": {"tp": 8}}, {"expected": {**record["expected"], "tp": "x"}}):
         with pytest.raises(RunError, match=r"server\.json has another shape"):

@@ -231,7 +231,7 @@ def test_the_verb_prints_no_secret_and_follows_the_switch(broken: tuple[Path, Pa
         "SGLANG_EXT_API_KEY": "hunter3",
         "HF_TOKEN": "hunter4",
     }
-    _, found = doctor(python, SGLANG_EXT="0", **secrets)
+    _, found = doctor(python, flags=(), cwd="/", SGLANG_EXT="0", **secrets)
     assert states(found, "sight.switch") == ["fail"]
     assert "hunter" not in json.dumps(found)
 

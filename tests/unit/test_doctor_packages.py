@@ -309,7 +309,7 @@ def test_overlay_not_there_yet_then_there(site: Path, tmp_path: Path) -> None:
         (lambda folder: (folder / ONE).unlink(), "is not what was written: sha256 No such fil"),
         (lambda folder: folder.chmod(0o777), "mode 0777"),
         (lambda folder: os.chown(folder, 12345, -1), "uid 12345"),
-        (lambda folder: (shutil.move(folder, f"{folder}x"), os.symlink(f"{folder}x", folder)), "a link or file"),
+        (lambda folder: (shutil.move(folder, f"{folder}x"), folder.symlink_to(f"{folder}x")), "a link or file"),
     ],
 )
 def test_overlay_that_is_not_to_be_believed(site: Path, tmp_path: Path, spoil: Any, part: str) -> None:
@@ -330,7 +330,7 @@ def test_overlay_that_cannot_be_written(site: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(upstream, "ROOM", 1 << 62)
     result = only(upstream.check_overlay(here))
     assert result.state == "fail" and "MiB free" in result.message
-    monkeypatch.setattr(upstream.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     result = only(upstream.check_overlay(here))
     assert result.state == "fail" and "not writable" in result.message and "SGLANG_EXT_CACHE_DIR" in result.fix
     monkeypatch.delenv("SGLANG_EXT_CACHE_DIR")
@@ -357,7 +357,7 @@ def test_place_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = only(upstream.check_run_place(here))
     assert result.state == "fail" and "0755" in result.message and "chmod 700" in result.fix
     base.chmod(0o700)
-    monkeypatch.setattr(upstream.os, "access", lambda path, mode: path != str(base))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(base))
     monkeypatch.setattr("sglang_ext.run.directory.default_base", lambda: str(base))
     result = only(upstream.check_run_place(here))
     assert result.state == "fail" and "not writable" in result.message

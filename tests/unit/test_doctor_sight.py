@@ -177,7 +177,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def sleeper(**environ: str) -> Iterator[subprocess.Popen]:
+def sleeper(**environ: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "60"], env=os.environ | environ)
     try:
         while process.poll() is None and sight_name(process.pid) != "sleep":

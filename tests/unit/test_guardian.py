@@ -41,7 +41,7 @@ for line in sys.stdin:
 class Supervised:
     """A supervisor with its guardian and what it started."""
 
-    def __init__(self, process: subprocess.Popen, guardian: Identity, main: Identity) -> None:
+    def __init__(self, process: subprocess.Popen[str], guardian: Identity, main: Identity) -> None:
         self.process, self.guardian, self.main = process, guardian, main
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat as stat_bits
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_an_edit_is_never_written_over(site: Site) -> None:
     site.edit(ONE, b"line_9 = 9", b"line_9 = 0")
     before = site.snapshot()
     for deed in (put_in, take_out):
-        refused("upstream_file_changed", lambda deed=deed: deed(*site.where()))
+        refused("upstream_file_changed", partial(deed, *site.where()))
     assert site.snapshot() == before
 
 
@@ -202,7 +203,7 @@ def ended_at(number: int, deed: Callable[[], object]) -> bool:
     if pid == 0:
         steps = itertools.count()
 
-        def step(_what: str) -> None:
+        def step(what: str) -> None:
             if next(steps) == number:
                 os._exit(KILLED)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +95,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_row(row: tuple) -> None:
+def test_row(row: tuple[Any, ...]) -> None:
     _, name, want, started, live, attested, history, verdict, reason, part = row
     found = judge(name, want, {"exec": started, "live": live, "attested": attested}, history)
     assert (found.verdict, found.reason) == (verdict, reason)

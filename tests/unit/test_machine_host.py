@@ -46,7 +46,7 @@ def between(before: Snapshot, after: Snapshot, tmp_path: Path, *ours: int) -> tu
 
 
 def test_governor_clocks_and_boost(tmp_path: Path) -> None:
-    files = {}
+    files: dict[str, str] = {}
     for cpu, governor in enumerate(("performance", "performance", "powersave")):
         at = f"devices/system/cpu/cpu{cpu}/cpufreq"
         files |= {

@@ -118,7 +118,7 @@ def test_the_tool_says_when_the_page_is_stale(tmp_path: Path) -> None:
     (tmp_path / "sglang_ext/quick.py").write_text((PACKAGE / "quick.py").read_text())
     shutil.copytree(PACKAGE / "reasons", tmp_path / "sglang_ext/reasons", ignore=shutil.ignore_patterns("__pycache__"))
 
-    def run(*words: str) -> subprocess.CompletedProcess:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-S", str(tmp_path / "tools/reasons_doc.py"), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 

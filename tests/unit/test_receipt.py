@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_ext import cli
-from sglang_ext.bench import fingerprint, receipt, runner, verb
+from sglang_ext.bench import fingerprint, gate, receipt, runner, verb
 from sglang_ext.bench.campaigns import measure
 from sglang_ext.bench.show import render
 from sglang_ext.bench.suites.suite import parse_suite
@@ -220,7 +220,7 @@ def test_every_reason_of_an_outcome_is_in_the_table() -> None:
         "usage_missing",
     ):
         assert TABLE[code].exit in (1, 3)
-    assert TABLE["verdict_lost"].exit == runner.LOST == 4
+    assert TABLE["verdict_lost"].exit == gate.LOST == 4
 
 
 def test_windows_are_shown_only_where_they_are_of_this_run() -> None:

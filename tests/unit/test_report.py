@@ -130,7 +130,7 @@ def test_runs_by_launch_and_token_times(made: dict[str, Any], page: str) -> None
     drawing = svg(page, "spread")
     assert len(marks(drawing)) == 160 and len(marks(drawing, "mean")) == 32
     drawing = svg(page, "traces")
-    chunks = [len(plots.typical(arm)[2].tokens) - 1 for arm in read(made).arms]  # type: ignore[index, union-attr]
+    chunks = [len(plots.typical(arm)[2].tokens) - 1 for arm in read(made).arms]  # type: ignore[index]
     assert (
         0.9 * sum(min(n, plots.BINS) for n in chunks) <= len(marks(drawing)) <= sum(min(n, plots.BINS) for n in chunks)
     )

@@ -8,6 +8,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -229,7 +230,7 @@ def upstream(release: str) -> Callable[[str], str] | None:
     for name, sha256 in lock.get(release).wheels.items() if release in lock.supported() else ():
         for wheel in (Path(os.environ.get("RIG_WHEELS", ""), name), ROOT / ".rig" / "wheels" / sha256 / name):
             if wheel.is_file():
-                return lambda file, wheel=wheel: _from_wheel(wheel, file)
+                return partial(_from_wheel, wheel)
     folders = list(ROOT.glob(f".rig/releases/{release}/lib/*/site-packages/sglang"))
     spec = importlib.util.find_spec("sglang")
     if spec is not None and spec.submodule_search_locations and _installed() == release:

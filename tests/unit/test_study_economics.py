@@ -40,7 +40,7 @@ def test_the_chance_a_token_must_have() -> None:
 
 def test_published_accept_lengths_at_30_ms() -> None:
     chance = chance_needed(2.687, 3)
-    assert chance == pytest.approx(0.739, abs=5e-4)
+    assert chance is not None and chance == pytest.approx(0.739, abs=5e-4)
     two = accept_length(chance, 2)
     assert two == pytest.approx(2.28, abs=0.006)
     assert Step(2.687, 30).rate == pytest.approx(89.6, abs=0.05) and Step(2.687, 30).rate / 82.2 == pytest.approx(

@@ -163,7 +163,8 @@ def test_launches_that_say_nothing_of_machine_and_reconciliation() -> None:
 def test_a_quarter_of_the_launches_may_be_unreconciled(number: int, state: str) -> None:
     said = {"state": "UNRECONCILED", "reason": "windows straddle"}
     bad = [launch("arm", i, rate, reconciliation=said) for i, rate in enumerate(FASTER[:number])]
-    steady, alike = STEADY, ALIKE
+    steady: list[Any] = STEADY
+    alike = ALIKE
     if number == 7:  # not the pairs of one arm alone, or too few were left of it
         bad, steady = bad[:6], [launch("base", 0, STEADY[0], reconciliation=said), *STEADY[1:]]
     judged = judge(campaign({"base": steady, "control": alike, "arm": [*bad, *FASTER[6:]]}))
@@ -232,7 +233,7 @@ def speculating(rate: float, accept: float, **facts: Any) -> list[dict[str, Any]
 
 
 def test_a_speculative_arm_has_its_economics() -> None:
-    arms = {
+    arms: dict[str, list[Any]] = {
         "base": STEADY,
         "control": ALIKE,
         "two": [speculating(90 + 0.1 * i, 2.2) for i in range(8)],

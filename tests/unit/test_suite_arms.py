@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -457,8 +458,8 @@ def test_what_changed_since_a_receipt(tmp_path: Path) -> None:
     ]
     found = changed(stored, parse(text.replace("two", "three"), path))
     assert found == ["arm three: expected no such arm, found it", "arm two: expected it, found none"]
-    (found,) = changed(stored, parse(text.replace("--tp=2", "--tp=4"), path))
-    assert found.startswith("arm two arguments: expected ['--model-path', 'm', '--tp=2'], found")
+    (said,) = changed(stored, parse(text.replace("--tp=2", "--tp=4"), path))
+    assert said.startswith("arm two arguments: expected ['--model-path', 'm', '--tp=2'], found")
     (tmp_path / "a").write_text("text b")
     assert any(line.startswith("[workload] prompt_sha256: expected ") for line in changed(stored, parse(text, path)))
     (tmp_path / "a").write_text("text a")
@@ -511,7 +512,8 @@ WORDS = [
 ]  # fmt: skip
 PLAIN = st.one_of(st.sampled_from(WORDS), st.integers(-2, 9), st.floats(), st.booleans(), st.text(max_size=5))
 VALUES = st.one_of(PLAIN, st.lists(PLAIN, max_size=3), st.dictionaries(st.sampled_from(WORDS), PLAIN, max_size=2))
-TABLE = st.just({}) | st.dictionaries(st.sampled_from([*KEYS, "a\nb"]), VALUES, max_size=3)
+EMPTY: dict[str, Any] = {}
+TABLE = st.just(EMPTY) | st.dictionaries(st.sampled_from([*KEYS, "a\nb"]), VALUES, max_size=3)
 TABLES = st.fixed_dictionaries(dict.fromkeys(("campaign", "server", "paths", "workload"), TABLE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,20 +93,24 @@ def test_status_of_every_state(site: Site) -> None:
     assert states(site)[2][ONE] == ("edited", "neither")
 
 
+def status(site: Site) -> dict[str, Any]:
+    return look(*site.where())
+
+
 def test_status_says_which_local_patches_fit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.add_local("a.patch", OTHER, b"line_9 = 9", b"line_9 = 'a'")
     site.add_local("b.patch", OTHER, b"line_9 = 9", b"line_9 = 'b'")
     site.add_local("c.patch", DATA, b'"b": 2', b'"b": 9')
-    report = look(*site.where())
+    report = status(site)
     assert [(one["name"], one["in"], one["fits"]) for one in report["local"]] == [
         ("a", True, True), ("b", True, False), ("c", True, True),
     ]  # fmt: skip
     assert "local/b.patch" in report["problems"][0]["message"]
     monkeypatch.setenv("SGLANG_EXT_WITHOUT", "b")
-    report = look(*site.where())
+    report = status(site)
     assert report["problems"] == [] and report["without"] == ["b"] and report["digest"] != site.digest
     monkeypatch.setenv("SGLANG_EXT_WITHOUT", "nix")
-    assert [one["code"] for one in look(*site.where())["problems"]] == ["local_patch_unknown"]
+    assert [one["code"] for one in status(site)["problems"]] == ["local_patch_unknown"]
 
 
 def test_another_release_is_not_supported(site: Site) -> None:

@@ -31,7 +31,8 @@ def test_a_chunked_answer_cut_anywhere(bodies: list[bytes], cuts: list[int], end
     assert (found.status, found.whole) == (200, end)
     assert b"".join(piece for _, piece in found.pieces) == b"".join(bodies)
     # Each byte has the stamp of the read that brought it: with every read the body grows by what has come of it.
-    places, at = [], len(HEAD)
+    places: list[int] = []
+    at = len(HEAD)
     for body in bodies:
         at += len(b"%x\r\n" % len(body))
         places += range(at + 1, at + len(body) + 1)

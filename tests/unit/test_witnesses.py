@@ -30,10 +30,11 @@ ROOT_USER = os.geteuid() == 0
 
 
 @contextlib.contextmanager
-def child(code: str, *words: object, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
+def child(code: str, *words: object, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A Python process that has printed its first line (kept in ``first``); it ends with the block."""
     command = [sys.executable, "-I", "-S", "-c", code, str(ROOT), *map(str, words)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    assert process.stdout is not None
     try:
         process.first = process.stdout.readline().strip()  # type: ignore[attr-defined]
         assert process.first, f"the child ended with status {process.wait(10)}"  # type: ignore[attr-defined]
@@ -302,7 +303,8 @@ for line in sys.stdin:
 """
 
 
-def tell(process: subprocess.Popen, words: str) -> None:
+def tell(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stdin is not None and process.stdout is not None
     process.stdin.write(words + "\n")
     process.stdin.flush()
     assert process.stdout.readline() == "done\n"

@@ -261,7 +261,7 @@ def test_refused(
     row: Row, act: Callable[[Place], Done], place: Place, matrix: Matrix, request: pytest.FixtureRequest
 ) -> None:
     matrix.add(request, row, refused(row, act(place)), {str(place.folder): "DIR"})
-    if row.code.startswith("overlay_unwritable"):
+    if (row.code or "").startswith("overlay_unwritable"):
         assert not list(place.cache.rglob("*.tmp")) if place.cache.is_dir() else True
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -295,7 +296,7 @@ CHANGED = "os.environ['NCCL_PROTO'] = 'Simple'"
 RIGHT_NOW = "os.environ['NCCL_PROTO'] = 'LL'"
 CUDA = "CUDA_DEVICE_MAX_CONNECTIONS"
 
-ROWS = [
+ROWS: list[tuple[str, str, str, str | None, int, str | tuple[str, ...], Callable[..., Any]]] = [
     ("missing", "a variable that was never set", "FAIL", "missing", 1, ("NCCL_ALGO", "expected Ring", "found none"), plain("", {"NCCL_PROTO": "LL"})),
     ("different", "another value at the start", "FAIL", "different", 1, ("NCCL_PROTO", "expected LL", "found Simple"), plain("", GOOD | {"NCCL_PROTO": "Simple"})),
     ("unwanted", "a variable that must be absent", "FAIL", "unwanted", 1, ("NCCL_P2P_DISABLE", "expected (absent)", "found 1"), plain("", GOOD | {"NCCL_P2P_DISABLE": "1"})),
@@ -384,7 +385,7 @@ def test_seen(
     row: Row, act: Callable[..., Done], open_place: Path, matrix: Matrix, request: pytest.FixtureRequest
 ) -> None:
     done = act(open_place) if act.__name__.startswith(WITH_FOLDER) else act()
-    report = json.loads(done.out) if done.out and row.verdict != "refused" else None
+    report: Any = json.loads(done.out) if done.out and row.verdict != "refused" else None
     text = Done(done.status, done.err if report else done.out, "" if report else done.err)
     also = ("not_seen",) if row.code == "worker_gone" else ()
     matrix.add(request, row, judged(row, text, report, also), {str(open_place): "DIR"})

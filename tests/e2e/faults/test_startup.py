@@ -295,6 +295,10 @@ def their_broken_hook(place: Place) -> None:
     theirs(place, "raise RuntimeError('theirs is broken')\n")
 
 
+def in_turn(*deeds: Callable[[Place], object]) -> Callable[[Place], object]:
+    return lambda place: [deed(place) for deed in deeds]
+
+
 BOTH = {"PYTHONPATH": f"{OURS}{os.pathsep}THEIRS"}
 PYTHON = [
     ("sglang_absent", "sglang is not installed: any other program", "undisturbed", 0, "", any_python({}, no_sglang)),
@@ -303,15 +307,15 @@ PYTHON = [
     ("package_broken", "our package does not compile: any other program", "undisturbed", 0, "", any_python({}, broken_package)),
     ("nested", "a program below a run of ours: its variables are inherited", "undisturbed", 0, "", any_python({"SGLANG_EXT_RUN_ID": "run-1a2b3c4d", "SGLANG_EXT_RUN_DIR": "/tmp/run-1a2b3c4d"})),
     ("theirs_too", "another sitecustomize beside our .pth: both run", "undisturbed", 0, "theirs ran", any_python({"PYTHONPATH": "THEIRS"}, their_hook)),
-    ("theirs_behind", "another sitecustomize behind ours on PYTHONPATH: ours hands on to it", "undisturbed", 0, "theirs ran", any_python(BOTH, lambda place: (bare(place), their_hook(place)))),
-    ("theirs_broken", "another sitecustomize that is broken, behind ours: Python says so, the hook stays armed", "undisturbed", 0, "theirs is broken", any_python(BOTH, lambda place: (bare(place), their_broken_hook(place)))),
+    ("theirs_behind", "another sitecustomize behind ours on PYTHONPATH: ours hands on to it", "undisturbed", 0, "theirs ran", any_python(BOTH, in_turn(bare, their_hook))),
+    ("theirs_broken", "another sitecustomize that is broken, behind ours: Python says so, the hook stays armed", "undisturbed", 0, "theirs is broken", any_python(BOTH, in_turn(bare, their_broken_hook))),
     ("theirs_broken_pth", "another sitecustomize that is broken, beside our .pth", "undisturbed", 0, "theirs is broken", any_python({"PYTHONPATH": "THEIRS"}, their_broken_hook)),
     ("isolated", "python -I: our .pth counts", "undisturbed", 0, "", any_python({}, lambda place: None, "-I")),
     ("empty_path", "PYTHONPATH empty", "undisturbed", 0, "", any_python({"PYTHONPATH": ""})),
 ]  # fmt: skip
 SHOWN = [
     ("import_theirs", "sglang imported where another sitecustomize stands beside our .pth", "patched", 0, "theirs ran", shows({"PYTHONPATH": "THEIRS"}, their_hook)),
-    ("import_behind", "sglang imported where another sitecustomize stands behind ours", "patched", 0, "theirs ran", shows(BOTH, lambda place: (bare(place), their_hook(place)))),
+    ("import_behind", "sglang imported where another sitecustomize stands behind ours", "patched", 0, "theirs ran", shows(BOTH, in_turn(bare, their_hook))),
 ]  # fmt: skip
 
 
