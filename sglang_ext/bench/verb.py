@@ -268,6 +268,7 @@ def _keep(made: Record, file: str | None) -> str | None:
 def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record] | None = None) -> int:
     from sglang_ext.bench.campaigns import campaign
     from sglang_ext.bench.report import text
+    from sglang_ext.bench.suites.refusals import refusals
 
     if keep.named:
         raise InputError(
@@ -276,6 +277,9 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
         )
     if lost := missing(suite.arms):
         raise InputError(f"suite_invalid: suite {suite.path}: {lost}")
+    if refused := refusals(suite.arms):
+        sentences = "; ".join(f"arm {one.arm}: {one.sentence}" for one in refused)
+        raise InputError(f"{refused[0].code}: suite {suite.path}: {sentences}")
     file = keep.receipt if keep.receipt != STDOUT else None
     _check_writable(file, keep.page)
     folder = os.path.abspath(keep.out or f"{suite.name}-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -32,7 +32,6 @@ from sglang_ext.bench.suites.strict import (
     strings,
     values,
 )
-from sglang_ext.contract import rules
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import is_name, is_nccl, is_tuning, looks_secret, name_fault, value_fault
@@ -272,25 +271,17 @@ def _contract(common: Mapping[str, Any], given: Mapping[str, Any], suite: str, p
         *strings(given["absent"], f"{place} absent"),
     ]
     try:
-        decided = _decided(profile, sets, absents)
+        found = decided(profile, sets, absents)
     except ContractError as failure:
         raise SuiteError(f"{place}: {failure}") from None
-    variables = {term.name: term.want for term in decided.terms.values()}
+    variables = {term.name: term.want for term in found.terms.values()}
     return {"profile": profile, "set": sets, "absent": tuple(absents), "variables": variables}
 
 
-def _decided(profile: str | None, sets: Mapping[str, str], absents: Iterable[str]) -> Contract:
+def decided(profile: str | None, sets: Mapping[str, str], absents: Iterable[str]) -> Contract:
+    """The contract of an arm, whatever the launching shell holds. Raises ContractError."""
     loaded = load_profile(profile) if profile is not None else None
     return decide(loaded, [f"{name}={value}" for name, value in sets.items()], list(absents), {})
-
-
-def fights(arm: Arm) -> list[str]:
-    """What our launcher will refuse of an arm, as far as the suite shows it: arguments that would overwrite its contract."""
-    if arm.address is not None or not arm.patches:
-        return []
-    contract = _decided(arm.contract["profile"], arm.contract["set"], arm.contract["absent"])
-    environment = {**os.environ, **arm.environment}
-    return [fight.sentence for fight in rules.fights(contract, rules.flag_settings(arm.arguments), environment)]
 
 
 def _check_kinds(arms: Sequence[Arm], server: bool, where: str) -> None:

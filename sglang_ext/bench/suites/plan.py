@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sglang_ext.bench.suites.arms import fights
+from sglang_ext.bench.suites.refusals import refusals
 from sglang_ext.bench.suites.server_words import PLACES
 from sglang_ext.bench.suites.under_test import unvaried
 
@@ -112,7 +112,7 @@ def describe(
             )
             for name in hub
         ),
-        *(("refused", f"arm {arm.name}: {fight}") for arm in suite.arms if not arm.control for fight in fights(arm)),
+        *(("refused", f"arm {one.arm}: {one.code}: {one.sentence}") for one in refusals(suite.arms)),
         ("under test", ", ".join(campaign.under_test)),
         *(
             ("", f"no arm varies {entry}: only what the servers resolve by themselves may differ in it")
