@@ -27,43 +27,52 @@ def contract_of(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """One verification by the selectors. Raises what `verify` and the selectors raise, but no NoServerError."""
-    from sglang_ext.verify import expected as sizes
     from sglang_ext.verify import select
-    from sglang_ext.verify.carried import run_of
-    from sglang_ext.verify.check import DECIDING, unseen, verify
+    from sglang_ext.verify.check import unseen, verify
 
-    everything = options.all_processes
+    is_server = True
     directory = None
 
     def find() -> Any:
-        nonlocal directory, everything
+        nonlocal directory, is_server
         if options.run:
             server, directory = select.by_run(options.run)
             return server
         if options.port is not None:
             return select.by_port(options.port)
         if options.pid is not None:
-            server, is_server = select.by_pid(options.pid)
-            everything = everything or not is_server
+            server, is_server = select.by_pid(options.pid)  # what is none yet may be one when it is looked at again
             return server
         return select.only()
 
-    def complete(server: Any) -> bool:
-        run = directory or run_of(server)
-        expected = sizes.of(server, run.read("server.json") if run else None)
-        return expected.here is not None and sum(p.role in DECIDING for p in server.processes) >= expected.here
-
     try:
-        server = select.wait_for(find, complete, options.wait) if options.wait else find()
+        server = select.wait_for(find, lambda server: complete(server, directory), options.wait)
     except select.NoServerError as error:
         return unseen(error.code, str(error))
-    return verify(server, _request(options, contract, everything), directory)
+    return verify(server, _request(options, contract, is_server), directory)
 
 
-def _request(options: argparse.Namespace, contract: Any, everything: bool) -> Any:
+def complete(server: Any, directory: Any = None) -> bool:
+    """Are as many ranks there as are expected?"""
+    from sglang_ext.verify import expected as sizes
+    from sglang_ext.verify.carried import run_of
+    from sglang_ext.verify.check import DECIDING
+
+    run = directory or run_of(server)
+    expected = sizes.of(server, run.read("server.json") if run else None)
+    return expected.here is not None and sum(p.role in DECIDING for p in server.processes) >= expected.here
+
+
+def _request(options: argparse.Namespace, contract: Any, is_server: bool = True) -> Any:
     from sglang_ext.verify.check import Request
 
-    return Request(contract, require=options.require, all_processes=everything, accepted=options.accepted)
+    return Request(
+        contract,
+        require=options.require,
+        all_processes=options.all_processes,
+        is_server=is_server,
+        accepted=options.accepted,
+    )
 
 
 def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -> dict[str, Any]:
@@ -75,18 +84,23 @@ def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -
 
 def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
     """Every server on this host: their reports, and the worst verdict."""
+    from sglang_ext.contract.model import ContractError
+    from sglang_ext.run.directory import RunError
     from sglang_ext.verify.check import NoContractError, unseen, verify
     from sglang_ext.verify.judge import worst
-    from sglang_ext.verify.select import NoServerError, every, names
+    from sglang_ext.verify.select import NoServerError, every, names, wait_for
 
-    request = _request(options, contract, options.all_processes)
+    request = _request(options, contract)
+    codes: dict[type[Exception], str]
+    codes = {NoContractError: "no_contract", ContractError: "contract_invalid", RunError: "run_dir_unusable"}
     servers = []
     try:
-        for server in every():
+        for server in wait_for(every, lambda found: all(map(complete, found)), options.wait):
             try:
                 servers.append(verify(server, request))
-            except NoContractError as error:  # this one cannot be judged; the others can
-                servers.append(unseen("no_contract", f"{names([server])}: {error}"))
+            except tuple(codes) as error:  # this one cannot be judged; the others can
+                code = next(code for kind, code in codes.items() if isinstance(error, kind))
+                servers.append(unseen(code, f"{names([server])}: {error}"))
     except NoServerError as error:
         servers.append(unseen(error.code, str(error)))
     verdict = worst([report["verdict"] for report in servers])

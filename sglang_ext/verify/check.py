@@ -7,13 +7,13 @@ import time
 from collections.abc import Collection
 
 from sglang_ext import reasons
-from sglang_ext.contract.model import Contract
+from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.hide import presentable
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.run.attestation import Call
-from sglang_ext.run.directory import RunDirectory
+from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.run.process import root_of, stat
 from sglang_ext.verify import expected as sizes
 from sglang_ext.verify import records
@@ -32,7 +32,7 @@ ANSWERING = ("scheduler", "other")  # the roles that may attest; a worker withou
 
 
 class Request:
-    """What is asked: the contract (None: the run's own), the witness demanded, and who decides."""
+    """What is asked: the contract (None: the run's own), the witness demanded, who decides, and whether ranks are expected."""
 
     def __init__(
         self,
@@ -40,9 +40,11 @@ class Request:
         *,
         require: str | None = None,
         all_processes: bool = False,
+        is_server: bool = True,
         accepted: Collection[str] = (),
     ) -> None:
-        self.contract, self.require, self.all_processes = contract, require, all_processes
+        self.contract, self.require, self.is_server = contract, require, is_server
+        self.all_processes = all_processes or not is_server  # where there is no server there are no ranks to decide
         self.accepted = frozenset(accepted)  # codes of value findings that are known and wanted so
 
 
@@ -81,6 +83,7 @@ def verify(server: Server, request: Request, directory: RunDirectory | None = No
     run, facts = run_files(directory)
     expected = sizes.of(server, facts)
     check = _Check(contract, request, directory, run, server, expected)
+    check.of_run = contract if request.contract is None else _believed(directory)
     if fault and not fault.startswith("its processes"):
         check.problem("run_not_believed", f"judged as a server that is not ours: {fault}")
     asked = [p for p in server.processes if p.role in ANSWERING]
@@ -114,6 +117,9 @@ class _Check:
         self.findings: set[Finding] = set()  # what has been said of values
         self.read: dict[Any, Read] = {}
         self.of_ranks: tuple[int, ...] | None = None
+        self.of_run: Contract | None = (
+            None  # what the run was started with: what a worker repaired, it repaired to that
+        )
         self.expected = expected
         self.main = read_exec(server.main.pid) if server.main else None
 
@@ -235,14 +241,15 @@ class _Check:
         pid: int,
         counts: bool,
     ) -> dict[str, Any]:
+        same = same_to(name, beside.nccl.version or self._other_version())
         readings: dict[str, Reading] = {w: getattr(seen, w).reading(name) for w in WITNESSES}
         if is_nccl(name):
-            readings["effective"] = beside.log.reading(name)
-        same = same_to(name, beside.nccl.version or self._other_version())
+            readings["effective"] = beside.log.reading(name, lambda value: same(want, value))
         entered = (seen.record or {}).get("entered", {})
+        term = self.of_run.terms.get(name) if self.of_run else None
         history = History(
             entered=records.found_at_entry(seen.record, name),
-            repaired=name in entered.get("repaired", ()),
+            repaired=name in entered.get("repaired", ()) and term is not None and same(want, term.want),
             main=self.main.reading(name) if self.main else None,
         )
         verdict, reason, message = judge(name, want, readings, history, same)
@@ -281,7 +288,7 @@ class _Check:
     def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""
         expected = self.expected
-        if self.request.all_processes:
+        if not self.request.is_server:
             return
         schedulers = [w for w in self.workers if w["role"] in DECIDING]
         found = ", ".join(w["label"] for w in schedulers) or "none"
@@ -358,6 +365,14 @@ class _Check:
         }
 
 
+def _believed(directory: RunDirectory | None) -> Contract | None:
+    """The run's contract beside one from the command line, which may stand alone."""
+    try:
+        return run_contract(directory)
+    except (ContractError, RunError):
+        return None
+
+
 def _order(worker: dict[str, Any]) -> tuple[Any, ...]:
     rank = worker["rank"]
     return (
@@ -395,7 +410,7 @@ def unseen(code: str, message: str) -> dict[str, Any]:
         "run": None,
         "main": None,
         "contract": None,
-        "expected": sizes.Expected()._asdict(),
+        "expected": dict.fromkeys(sizes.Expected._fields),
         "require": None,
         "workers": [],
         "problems": [

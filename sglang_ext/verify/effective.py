@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from sglang_ext.contract.names import shown
 from sglang_ext.quick import TYPE_CHECKING, NamedTuple
@@ -37,13 +37,13 @@ class Log(NamedTuple):
     whole: bool = False  # neither cut by us, nor torn, nor mixed
     neighbours: int = 1
 
-    def reading(self, name: str) -> Reading:
-        """What NCCL said of ``name``."""
+    def reading(self, name: str, wanted: Callable[[str], bool] = lambda value: True) -> Reading:
+        """What NCCL said of ``name``. It may have read it more than once: a value that is not ``wanted`` speaks for all."""
         if self.state != "ok" or self.testimony is None:
             return Reading(self.state, None, self.detail)
         said = self.testimony.values().get(name, ())
         if said:
-            seen = said[-1] if len(said) == 1 else next((v for v in said if v != said[0]), said[-1])
+            seen = next((value for value in said if not wanted(value)), said[-1])
             return Reading(VALUE, seen, f"NCCL's log: {', then '.join(map(shown, said))}")
         if self.version is not None and self.whole:
             from sglang_ext.nccl.silence import expected_line, silence_proves
@@ -64,9 +64,12 @@ def read_log(pid: int, ns_pid: int, environment: Mapping[str, str] | None, *, ne
     pattern = environment["NCCL_DEBUG_FILE"]
     if "%p" not in pattern:
         return Log("unavailable", f"NCCL_DEBUG_FILE={pattern} is one file for every process: each truncates it; add %p")
-    host = os.uname().nodename.partition(".")[0]
-    path = expand(pattern, host, ns_pid)
-    raw, cut, fault = _read(root + path, pid)
+    path, raw, cut, fault = "", None, False, ("", "")
+    for host in _hosts(pid, environment, root) if "%h" in pattern else ("",):
+        path = expand(pattern, host, ns_pid)
+        raw, cut, fault = _read(root + path, pid)
+        if raw is not None or fault[0] != "unavailable":
+            break
     if raw is None:
         return Log(*fault, path)
     from sglang_ext.nccl.log import parse
@@ -90,6 +93,24 @@ def expand(pattern: str, host: str, pid: int) -> str:
         out.append({"%h": host, "%p": str(pid), "%%": "%"}.get(pair, pair[:1]))
         index += 2 if pair in ("%h", "%p", "%%") else 1
     return "".join(out)
+
+
+def _hosts(pid: int, environment: Mapping[str, str], root: str) -> Iterator[str]:
+    """What the worker's host may be called, up to the first dot; in a container, by what such a one states of itself."""
+    from sglang_ext.run.process import in_our_namespace
+
+    names = [os.uname().nodename]
+    if not in_our_namespace(pid, "uts"):
+        names = [environment.get("HOSTNAME", ""), _hostname_file(root), *names]
+    yield from dict.fromkeys(name.partition(".")[0] for name in names if name)
+
+
+def _hostname_file(root: str) -> str:
+    try:
+        with open(f"{root}/etc/hostname", encoding="utf-8", errors="replace") as file:
+            return file.readline(256).strip()
+    except OSError:
+        return ""
 
 
 def _read(path: str, pid: int) -> tuple[bytes | None, bool, tuple[str, str]]:

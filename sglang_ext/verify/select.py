@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from sglang_ext.quick import Any
 from sglang_ext.run.directory import RunDirectory, RunError
 from sglang_ext.run.process import Identity, Stat, in_our_namespace, inner_pid
 from sglang_ext.verify.discover import Host, Server, descendants, find_servers
@@ -153,14 +154,14 @@ def _elsewhere(pid: int) -> str:
     return "" if in_our_namespace(pid, "pid") else f", in a container as pid {inner_pid(pid)}"
 
 
-def wait_for(find: Callable[[], Server], complete: Callable[[Server], bool], seconds: float) -> Server:
+def wait_for(find: Callable[[], Any], complete: Callable[[Any], bool], seconds: float) -> Any:
     """Look again until the expected ranks are there or ``seconds`` are over; then whatever is there, or NoServerError."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            server = find()
-            if complete(server) or time.monotonic() >= deadline:
-                return server
+            found = find()
+            if time.monotonic() >= deadline or complete(found):
+                return found
         except NoServerError:
             if time.monotonic() >= deadline:
                 raise

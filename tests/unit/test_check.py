@@ -5,6 +5,7 @@ The workers are small scripts that use the seams' own witness; nothing of the pr
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -20,15 +21,18 @@ from typing import Any
 
 import pytest
 
+from sglang_ext import verbs
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
+from sglang_ext.contract.profile import ProfileError
 from sglang_ext.delivery.context import Context, new_run
 from sglang_ext.run import attestation
+from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import all_stats, stat
-from sglang_ext.verify import check, report
+from sglang_ext.verify import check, report, select
 from sglang_ext.verify.carried import run_of
 from sglang_ext.verify.check import NoContractError, Request, exit_code, unseen, verify
-from sglang_ext.verify.discover import children, descendants
+from sglang_ext.verify.discover import Server, children, descendants
 from sglang_ext.verify.live import read_live
 from sglang_ext.verify.select import by_pid, by_run
 
@@ -81,7 +85,7 @@ def contract(*sets: str, absent: tuple[str, ...] = ()) -> Contract:
 def verify_pid(pid: int, wanted: Contract, require: str | None = None) -> dict[str, Any]:
     """As `verify-env --pid` does."""
     server, is_server = by_pid(pid)
-    return verify(server, Request(wanted, require=require, all_processes=not is_server))
+    return verify(server, Request(wanted, require=require, is_server=is_server))
 
 
 def codes(found: dict[str, Any]) -> list[str]:
@@ -371,11 +375,66 @@ def test_a_helper_is_judged_and_decides_nothing() -> None:
     assert "(FAIL overwritten)" in report.render(found)
 
 
-def test_all_processes_lets_helpers_decide() -> None:
-    with child(STOCK + WAIT, *TP2, "sglang::scheduler_TP0", "sglang::detokenizer,NCCL_PROTO=x", env=GOOD) as process:
+def verify_all_processes(*words: str) -> dict[str, Any]:
+    with child(STOCK + WAIT, *TP2, *words, env=GOOD) as process:
         server, _ = by_pid(process.pid)
-        found = verify(server, Request(WANTED, all_processes=True))
-    assert found["verdict"] == "FAIL" and "overwritten" in codes(found)
+        return verify(server, Request(WANTED, all_processes=True))
+
+
+def test_all_processes_lets_helpers_decide() -> None:
+    ranks = ("sglang::scheduler_TP0", "sglang::scheduler_TP1")
+    found = verify_all_processes(*ranks, "sglang::detokenizer,NCCL_PROTO=x")
+    assert found["verdict"] == "FAIL" and codes(found) == ["overwritten"]
+    assert verify_all_processes(*ranks, "sglang::detokenizer")["verdict"] == "PASS"
+
+
+def test_all_processes_still_needs_every_rank() -> None:
+    found = verify_all_processes("sglang::scheduler_TP0", "sglang::detokenizer")
+    assert found["verdict"] == "FAIL" and codes(found) == ["missing_ranks"]
+
+
+# A worker at a time, each some moments later: while there is none, it is no server for whoever looks.
+SLOW = f"""
+import subprocess, time
+print("ready", flush=True)
+for title in (word for word in sys.argv[2:] if word.startswith("sglang::")):
+    time.sleep(0.3)
+    subprocess.Popen([title, "60"], executable={SLEEP!r}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("titles", "wait", "verdict", "problems"),
+    [
+        (("sglang::scheduler_TP0",), 1.0, "FAIL", ["missing_ranks"]),
+        (("sglang::scheduler_TP0", "sglang::scheduler_TP1"), 20.0, "PASS", []),
+    ],
+)
+def test_a_server_that_is_waited_for_must_have_every_rank(
+    titles: tuple[str, ...], wait: float, verdict: str, problems: list[str]
+) -> None:
+    asked = {"run": None, "port": None, "require": None, "all_processes": False, "accepted": ()}
+    with child(SLOW, *TP2, *titles, env=GOOD) as process:
+        found = verbs.check(argparse.Namespace(**asked, pid=process.pid, wait=wait), WANTED)
+    assert (found["verdict"], codes(found)) == (verdict, problems)
+
+
+def test_one_that_cannot_be_judged_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter((NoContractError("none"), ProfileError("a slip"), RunError("not ours")))
+
+    def judged(server: Server, request: Request) -> dict[str, Any]:
+        if (error := next(errors, None)) is not None:
+            raise error
+        return {"verdict": "PASS"}
+
+    monkeypatch.setattr(select, "every", lambda: [Server(None, (), ())] * 4)
+    monkeypatch.setattr(check, "verify", judged)
+    options = argparse.Namespace(require=None, all_processes=False, accepted=(), wait=0.0)
+    found = verbs.check_all(options, WANTED)
+    assert found["verdict"] == "UNKNOWN" and found["servers"][3] == {"verdict": "PASS"}
+    told = ["no_contract", "contract_invalid", "run_dir_unusable"]
+    assert [one["problems"][0]["code"] for one in found["servers"][:3]] == told
 
 
 @pytest.mark.parametrize(
@@ -503,6 +562,13 @@ def test_an_attested_repair_is_a_pass_with_a_note(tmp_path: Path) -> None:
     assert "came as Simple" in found["problems"][0]["message"]
 
 
+def test_a_repair_to_another_value_than_is_asked_for_is_none(tmp_path: Path) -> None:
+    context = new_context(tmp_path)
+    with run_of_ours(context, "overlay", "repair", start={"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}):
+        found = verify_run(context, contract("NCCL_PROTO=LL128"))
+    assert found["verdict"] == "FAIL" and codes(found) == ["different"]
+
+
 def test_a_wrong_value_is_not_excused_by_an_attestation(tmp_path: Path) -> None:
     context = new_context(tmp_path)
     with run_of_ours(context, "overlay", start=GOOD | {"NCCL_PROTO": "Simple"}):
@@ -598,6 +664,8 @@ from sglang_ext import bootstrap
 from sglang_ext.delivery.context import open_run
 from sglang_ext.delivery.witness import Witness, read_now
 from sglang_ext.run import attestation
+from sglang_ext.run.directory import RunError
+from sglang_ext.run.process import all_stats, stat
 from sglang_ext.run.process import is_alive, myself
 context = open_run(sys.argv[2])
 bootstrap.STATUS.mode = "overlay"

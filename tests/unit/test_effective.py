@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_ext.run import process
 from sglang_ext.verify.effective import expand, read_log
+from sglang_ext.verify.judge import judge
+from sglang_ext.verify.witnesses import Reading
 
 PID = os.getpid()
 HOST = socket.gethostname().partition(".")[0]
@@ -51,12 +54,28 @@ def test_absence_counts_only_where_nccl_must_have_read_it(tmp_path: Path) -> Non
     assert log_of(tmp_path, alone).reading("NCCL_ALGO").state == "not_read"  # one rank chooses no algorithm
 
 
-def test_communicators_that_read_different_values_are_not_smoothed_over(tmp_path: Path) -> None:
-    log = log_of(
-        tmp_path, LOG + line("NCCL_PROTO set by environment to Simple") + line("NCCL_PROTO set by environment to LL")
-    )
-    reading = log.reading("NCCL_PROTO")
-    assert (reading.state, reading.value, reading.detail) == ("value", "Simple", "NCCL's log: LL, then Simple")
+@pytest.mark.parametrize("said", [("LL128",), ("LL128", "LL"), ("LL", "LL128")])
+def test_a_value_that_is_not_wanted_speaks_for_all_communicators(tmp_path: Path, said: tuple[str, ...]) -> None:
+    head = LOG.replace(line("NCCL_PROTO set by environment to LL"), "")
+    log = log_of(tmp_path, head + "".join(line(f"NCCL_PROTO set by environment to {value}") for value in said))
+    reading = log.reading("NCCL_PROTO", lambda value: value == "LL")
+    assert (reading.state, reading.value, reading.detail) == ("value", "LL128", f"NCCL's log: {', then '.join(said)}")
+    judged = judge("NCCL_PROTO", "LL", {"live": Reading("value", "LL"), "effective": reading})
+    assert (judged.verdict, judged.reason) == ("FAIL", "not_in_effect")
+
+
+def test_a_container_s_log_is_called_by_the_container_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "in_our_namespace", lambda pid, kind: kind != "uts")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "hostname").write_text("box7.example.org\n")
+    (tmp_path / f"nccl.box7.{PID}.log").write_text(LOG)
+    environment = {**BASE, "NCCL_DEBUG_FILE": "/nccl.%h.%p.log"}
+    for named in ({}, {"HOSTNAME": "another"}):
+        log = read_log(PID, PID, environment | named, neighbours=2, root=str(tmp_path))
+        assert (log.state, log.path) == ("ok", f"/nccl.box7.{PID}.log")
+    (tmp_path / "etc" / "hostname").unlink()
+    assert read_log(PID, PID, environment, neighbours=2, root=str(tmp_path)).state == "unavailable"
+    assert read_log(PID, PID, environment | {"HOSTNAME": "box7"}, neighbours=2, root=str(tmp_path)).state == "ok"
 
 
 @pytest.mark.parametrize(
