@@ -33,10 +33,14 @@ OTHERS_IGNORED: dict[str, tuple[int, ...]] = {
 
 
 REFUSED = "no number"  # instead of what is taken: NCCL ends
+UNDEFINED = "anything"  # it goes on with the number as it is
 
 
 class Limit(NamedTuple):
-    """What NCCL does with a number outside of low..high: takes ``below`` or ``above`` for it, its default where that is ""."""
+    """What NCCL does with a number outside of low..high: takes ``below`` or ``above`` for it, its default where that is "".
+
+    It holds these numbers in 32 bits, so a longer one is another one.
+    """
 
     low: int
     high: int | None = None
@@ -54,14 +58,13 @@ LIMITS = {
     "NCCL_MIN_CTAS": Limit(1, 64, above="64"),
     "NCCL_NUM_RMA_CTX": Limit(0),
     "NCCL_CGA_CLUSTER_SIZE": Limit(0, 8, above="8"),
-    "NCCL_SOCKET_NTHREADS": Limit(0, 16, above="16"),
+    "NCCL_SOCKET_NTHREADS": Limit(0, 16, below=UNDEFINED, above="16"),
     "NCCL_NTHREADS": Limit(64, 512, below="64", above="512"),
     "NCCL_LL128_NTHREADS": Limit(160, 640, below="160", above="640"),
     "NCCL_IB_SUBNET_PREFIX_LEN": Limit(1, 32, below=REFUSED, above=REFUSED),
 }
 FEWER_CHANNELS_BEFORE, FEWER_CHANNELS = (2, 25), 32
 THREADS = frozenset({"NCCL_NTHREADS", "NCCL_LL128_NTHREADS"})
-AUTOMATIC = (-1, -2)
 
 
 class Number(NamedTuple):
@@ -192,9 +195,15 @@ def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -
         return ("", "") if value in allowed else ("value_misread", f"which {who} takes for off: only 1 means on")
     if name == "NCCL_WORK_FIFO_BYTES" and value & (value - 1):
         return "value_ignored", f"which is no power of two: {who} takes its default"
-    if name in LIMITS and value not in AUTOMATIC:
+    if (
+        str(value) == variable.default
+    ):  # -1 or -2, where that is how "automatic" is written; anywhere else it is a number
+        return "", ""
+    if name in LIMITS and (short := wrapped(value)) != value:
+        return "value_misread", f"which does not fit into 32 bits: {who} takes it for {short}"
+    if name in LIMITS:
         return _limit(name, value, version, who)
-    if allowed and value not in allowed and value not in AUTOMATIC:
+    if allowed and value not in allowed:
         taken = f"which {who} takes for on" if variable.kind == "bool" else f"which {who} has no documented meaning for"
         return "value_unclear", taken
     return "", ""
@@ -209,6 +218,8 @@ def _limit(name: str, value: int, version: tuple[int, ...], who: str) -> tuple[s
         below = ""
     elif name in THREADS and value % 32:
         return "value_misread", f"which is no multiple of 32: {who} takes {above}"
+    if below == UNDEFINED and value < low:
+        return "value_unclear", f"for which {who} has no documented meaning"
     if REFUSED in (below, above) and (value < low or (high is not None and value > high)):
         return "value_refused", f"with which {who} refuses to connect"
     if value < low:

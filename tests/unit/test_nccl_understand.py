@@ -119,7 +119,23 @@ def test_numbers_people_mean() -> None:
         # Numbers outside of what is taken.
         ("NCCL_MAX_NCHANNELS", "0", "0", ["value_misread"]),
         ("NCCL_MAX_NCHANNELS", "128", "128", ["value_unclear"]),
+        # Automatic is what its default says, and nothing else (NCCL 2.30.7 src/graph/connect.cc ncclMaxNchannels).
         ("NCCL_MAX_NCHANNELS", "-2", "-2", []),
+        ("NCCL_MAX_NCHANNELS", "-1", "-1", ["value_misread"]),
+        ("NCCL_MAX_NRINGS", "-1", "-1", ["value_misread"]),
+        ("NCCL_MIN_NCHANNELS", "-1", "-1", ["value_misread"]),
+        ("NCCL_MAX_CTAS", "-1", "", ["value_ignored"]),
+        ("NCCL_NTHREADS", "-2", "-2", []),
+        ("NCCL_NTHREADS", "-1", "", ["value_ignored"]),
+        ("NCCL_SOCKET_NTHREADS", "-2", "-2", []),
+        ("NCCL_SOCKET_NTHREADS", "-1", "-1", ["value_unclear"]),
+        ("NCCL_IB_SUBNET_PREFIX_LEN", "-1", "-1", ["value_refused"]),
+        ("NCCL_IB_DISABLE", "-1", "-1", ["value_unclear"]),
+        ("NCCL_CUMEM_ENABLE", "-1", "-1", ["value_unclear"]),
+        ("NCCL_CUMEM_HOST_ENABLE", "-1", "-1", []),
+        # Kept in 32 bits.
+        ("NCCL_MAX_NCHANNELS", "4294967295", "4294967295", ["value_misread"]),
+        ("NCCL_MAX_NCHANNELS", "4294967304", "4294967304", ["value_misread"]),
         ("NCCL_NTHREADS", "100", "100", ["value_misread"]),
         ("NCCL_NTHREADS", "1024", "1024", ["value_misread"]),
         ("NCCL_NTHREADS", "256", "256", []),
