@@ -10,7 +10,8 @@ import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-_here = os.path.dirname(os.path.abspath(__file__))
+_here = os.path.dirname(os.path.realpath(__file__))
+_RAN = "_sglang_ext_ran"  # the folders whose sitecustomize has run
 
 
 def _arm() -> None:
@@ -28,12 +29,17 @@ def _arm() -> None:
 
 
 def _chain() -> None:
-    """Run the next sitecustomize on sys.path in our place: `import sitecustomize` then gives the user's module."""
-    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
+    """Run the next sitecustomize on sys.path in our place: `import sitecustomize` then gives the user's module.
+
+    The next one may be that of another checkout: it is told who has run, or the two would hand on to each other without end.
+    """
+    ran = {*globals().get(_RAN, ()), _here}
+    rest = [entry for entry in sys.path if os.path.realpath(entry or ".") not in ran]
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return
     module = module_from_spec(spec)
+    setattr(module, _RAN, ran)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 

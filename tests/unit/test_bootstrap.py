@@ -491,6 +491,15 @@ def test_sitecustomize_runs_the_one_it_hides(tmp_path: Path) -> None:
     assert quiet(on_pythonpath(Site(tmp_path), str(tmp_path / "mine"))) == "patched patched\nran\n"
 
 
+def test_two_checkouts_do_not_hand_on_to_each_other_without_end(tmp_path: Path) -> None:
+    site, other, link, mine = Site(tmp_path), tmp_path / "other", tmp_path / "link", tmp_path / "mine"
+    shutil.copytree(ROOT / "sitecustomize", other)
+    link.symlink_to(site.path / "sitecustomize")
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("MINE = 'ran'\n")
+    assert quiet(on_pythonpath(site, str(other), str(link), str(mine))) == "patched patched\nran\n"
+
+
 def test_sitecustomize_without_the_package_is_silent_unless_in_a_run(tmp_path: Path) -> None:
     site = Site(tmp_path)
     shutil.rmtree(site.path / "sglang_ext")
