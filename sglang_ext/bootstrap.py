@@ -38,8 +38,12 @@ SHELL: dict[str, str] = {}
 
 
 def demanded() -> bool:
-    """Must an import that cannot be patched fail? Under our launcher, and with SGLANG_EXT=require."""
-    return os.environ.get(SWITCH) == "require" or "SGLANG_EXT_RUN_ID" in os.environ
+    """Must an import that cannot be patched fail? Under our launcher, and with SGLANG_EXT=require.
+
+    A server that was started without the launcher has a run of its own, whose id says so (`run.directory.begin`).
+    """
+    run = os.environ.get("SGLANG_EXT_RUN_ID")
+    return os.environ.get(SWITCH) == "require" or (run is not None and not run.endswith("-own"))
 
 
 def switched_off() -> bool:

@@ -6,6 +6,7 @@ import argparse
 import errno
 import math
 import os
+import stat
 import sys
 from collections.abc import Callable
 
@@ -38,7 +39,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
 class Stream:
     """stdout or stderr where nobody may be listening: a closed one, or a pipe whose reader has gone (`| head`).
 
-    What cannot be said then is not said; the verdict, in the exit status, stays what it is. A full disk is an error.
+    What cannot be said then is not said; the verdict, in the exit status, stays what it is. A full disk is an error, and so
+    is a broken one: EIO is nobody listening only where it comes from a terminal, one that has hung up.
     """
 
     encoding = "utf-8"
@@ -52,9 +54,13 @@ class Stream:
             while data:
                 data = data[os.write(self.handle, data) :]
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):
+            if error.errno not in (errno.EPIPE, errno.EBADF) and not (error.errno == errno.EIO and self._is_device()):
                 raise
         return len(text)
+
+    def _is_device(self) -> bool:
+        """A terminal that has hung up no longer says that it is one; a character device it stays."""
+        return stat.S_ISCHR(os.fstat(self.handle).st_mode)
 
     def flush(self) -> None:
         """Nothing is kept back."""

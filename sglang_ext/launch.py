@@ -13,6 +13,7 @@ from sglang_ext.contract.names import shown
 from sglang_ext.contract.profile import Profile, load_profile
 from sglang_ext.delivery import preflight
 from sglang_ext.delivery.context import Context, new_run
+from sglang_ext.delivery.old_runs import mark_ended
 from sglang_ext.delivery.options import LOG_VARIABLES, launcher_parser, split
 from sglang_ext.delivery.supervisor import Supervisor, die_as
 from sglang_ext.patchset.local import WITHOUT, left_out
@@ -76,6 +77,12 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
     """Preflight, start, verify, serve, stop."""
     for warning in contract.warnings:
         say(f"warning: {warning}")
+    if not contract and options.dry_run and options.verify != "off":
+        say(
+            "no_contract: expected a contract, as --dry-run says whether the workers hold it, found an empty one; name it with "
+            "--profile, --set or --absent, or add --verify off to see only whether they come up"
+        )
+        return TABLE["no_contract"].exit
     if not contract:
         say(
             "warning: the contract is empty (no --profile, --set or --absent, no NCCL_* in this shell): nothing will be proven"
@@ -114,6 +121,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
     supervisor = Supervisor(context, arguments, say, log=options.nccl_log)
     status = 1
     grace: float | None = STOPPING
+    left: list[int] = []
     try:
         supervisor.start()
         status, serves = prove(supervisor, options)
@@ -125,11 +133,14 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
     except RunError as error:
         say(f"run_dir_unusable: {error}")
     finally:
-        supervisor.stop() if grace is None else supervisor.stop(grace)
+        left = supervisor.stop() if grace is None else supervisor.stop(grace)
+        if not left:
+            mark_ended(context.directory)
     if supervisor.interrupted:
-        say(f"ended by {signal.Signals(supervisor.signals[0]).name}; nothing of this launch is left")
+        kept = f"still there: {', '.join(map(str, left))}" if left else "nothing of this launch is left"
+        say(f"ended by {signal.Signals(supervisor.signals[0]).name}; {kept}")
         return die_as(supervisor.signals)
-    return status
+    return status or (1 if left else 0)  # in order is only what has ended
 
 
 def prove(supervisor: Supervisor, options: Any) -> tuple[int, bool]:
@@ -177,9 +188,9 @@ def look(context: Context) -> dict[str, Any]:
 def ended(supervisor: Supervisor, *, early: bool = False) -> int:
     """Say how upstream ended; its own failure is ours."""
     status = supervisor.ended()
-    if status in (0, None):
-        return 1 if early else 0
-    how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+    if status is None or (status == 0 and not early):
+        return 0
+    how = f"signal {-status}" if status < 0 else f"status {status}"
     when = "before its workers were ready" if early else "while serving"
     if early and status == USAGE:  # argparse's own
         say("server_ended: SGLang refused its command line (status 2); see its log above")

@@ -34,7 +34,10 @@ def run(verb: str, options: Any) -> tuple[int, dict[str, Any]]:
     except (PatchError, OverlayError) as error:
         code = getattr(error, "code", "patch_set_broken")
         say(f"{code}: {error}")
-        return EXITS.get(code, REFUSED), {
+        named = (
+            verb == "check" and code == "unsupported_upstream"
+        )  # a release on the command line, not the one installed
+        return USAGE if named else EXITS.get(code, REFUSED), {
             "schema": f"sglang-ext/patches-{verb}/1" if verb != "status" else "sglang-ext/patches/1",
             "done": "refused",
             "problems": [{"code": code, "message": str(error)}],
@@ -123,7 +126,7 @@ def _adopt(options: Any) -> tuple[int, dict[str, Any]]:
         dry_run=options.dry_run,
     )
     found = adopt(_root(options), patches_folder(), asked, say)
-    done = "would_adopt" if options.dry_run else "adopted" if found.patches or found.stock else "nothing"
+    done = "nothing" if not (found.patches or found.stock) else "would_adopt" if options.dry_run else "adopted"
     return DONE, {
         "schema": "sglang-ext/patches-adopt/1",
         "done": done,

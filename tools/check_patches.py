@@ -86,6 +86,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(args: argparse.Namespace) -> int:
     from sglang_ext.patchset.lock import LockError, load_lock
+    from sglang_ext.patchset.model import PatchError
     from sglang_ext.patchset.series_lint import lint_series
 
     lock_path = args.patches / LOCK
@@ -109,7 +110,7 @@ def _check(args: argparse.Namespace) -> int:
     if args.write and not faults:
         try:
             lock = _new_lock(choose, lock, checks)
-        except LockError as error:
+        except PatchError as error:
             faults.append(str(error))
         else:
             faults += _missing_patches(args.patches, lock)
@@ -340,6 +341,7 @@ def _pip_download(version: str, python: str, machine: str, folder: Path) -> None
 def _new_lock(choose: Choose, lock: Lock | None, checks: Sequence[WheelCheck]) -> Lock:
     """The lock that these (good) wheels make on top of the old one."""
     from sglang_ext.patchset.lock import Lock, LockedFile, LockError, Release, with_release
+    from sglang_ext.patchset.model import PatchError
 
     for check in checks:
         files = {target: LockedFile(file.pristine, file.patched) for target, file in check.files.items()}
@@ -347,7 +349,11 @@ def _new_lock(choose: Choose, lock: Lock | None, checks: Sequence[WheelCheck]) -
         new = Release(check.version, patch_set.digest, {check.file: check.sha256}, files, patch_set.names)
         lock = with_release(lock, new)
     for release in lock.releases if lock else ():
-        if release.patchset != choose(release.version).digest:
+        try:
+            found = choose(release.version).digest
+        except PatchError as error:
+            raise LockError(f"The lock also has release {release.version}. {error}") from None
+        if release.patchset != found:
             raise LockError(
                 f"The lock also has release {release.version}, made with another patch set: give its wheels"
                 " too, or take it out of the lock."

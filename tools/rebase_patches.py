@@ -144,7 +144,7 @@ def _rebase(args: argparse.Namespace) -> int:
             raise InputError(f"{missing}: give its wheel too, with --wheel, --wheels or --fetch.") from None
         run = Rebase(origin, args.to, tuple(path.name for path in paths), tuple(outcomes), dry_run=args.dry_run)
         if not args.dry_run:
-            run = _land(root, lock, run, paths, read, work) if run.carried else _leave(run, work, new, resolved)
+            run = _land(root, lock, run, paths, read, work, own) if run.carried else _leave(run, work, new, resolved)
         _report(args, run, old, new, work)
     return 0 if run.carried else 1
 
@@ -283,23 +283,27 @@ def _place(work: Path, patch: Patch) -> Path:
 # --- what is written
 
 
-def _land(root: Path, lock: Lock, run: Rebase, paths: Sequence[Path], read: str, work: Path) -> Rebase:
-    """New texts and lock entry, all or none."""
+def _land(
+    root: Path, lock: Lock, run: Rebase, paths: Sequence[Path], read: str, work: Path, folder: str | None
+) -> Rebase:
+    """New texts and lock entry, all or none. ``folder``: where the user's own patches were read."""
     from tempfile import TemporaryDirectory
 
     from sglang_ext.patchset.rebase import land
+    from sglang_ext.patchset.series import LOCAL
 
     ours = [outcome for outcome in run.outcomes if not land.local_file(outcome.patch.origin)]
     # A user's own patch has no variants: its new text takes the old one's place only where it serves both releases, and
-    # only in this folder; their own elsewhere is theirs.
+    # only in this folder; their own elsewhere is theirs, and a file of that name here may be another patch.
     own = [o for o in run.outcomes if land.local_file(o.patch.origin) and o.how != "as_is"]
-    both = {o.patch.origin: _rendered(o) for o in own if o.serves_both and (root / o.patch.origin).is_file()}
+    here = folder is not None and Path(folder).resolve() == root / LOCAL
+    both = {o.patch.origin: _rendered(o) for o in own if o.serves_both and here and _lies(root / o.patch.origin)}
     made = land.plan(str(root), lock, run.to_release, ours)
     # Where git looks away, unless that is on another file system: only within one can two folders change places.
     work.mkdir(parents=True, exist_ok=True)
     beside = work if work.stat().st_dev == root.stat().st_dev else root.parent
-    with TemporaryDirectory(dir=beside, prefix=".scratch-") as folder:
-        scratch = str(Path(folder) / root.name)
+    with TemporaryDirectory(dir=beside, prefix=".scratch-") as beside_it:
+        scratch = str(Path(beside_it) / root.name)
         land.build(str(root), scratch, made, run.to_release, [str(path) for path in paths], both)
         left = [
             _write(_place(work, o.patch).with_name("carried.patch"), _rendered(o))
@@ -312,6 +316,11 @@ def _land(root: Path, lock: Lock, run: Rebase, paths: Sequence[Path], read: str,
     changed: dict[str, bytes | None] = {**made.files, **both}
     written = [str(root / name) + (" (removed)" if data is None else "") for name, data in sorted(changed.items())]
     return run._replace(written=(*written, str(root / LOCK)), left=tuple(left))
+
+
+def _lies(path: Path) -> bool:
+    """Is there a file, and no link on the way to it? What a link leads to is written in no step with the rest."""
+    return path.is_file() and path.resolve() == path
 
 
 def _rendered(outcome: Outcome) -> bytes:

@@ -8,7 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sglang_ext.contract.model import ContractError
+from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive
+from sglang_ext.verify.check import NoContractError, unseen
+from sglang_ext.verify.select import SeveralServersError
 
 SCHEMA = "sglang-ext/gate/1"
 LOST = 4  # verified before, not after
@@ -35,12 +39,13 @@ def pass_through(command: Sequence[str], tick: Callable[[], object] = lambda: No
     """Run ``command`` with our own stdio. Returns its exit status (128+N when it died of signal N), and whether we were
     told to end (SIGTERM), which is handed on to it.
 
-    A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards. ``tick`` is called every
-    second while the command runs.
+    A Ctrl-C reaches the command too (same terminal); it decides, and we still verify afterwards. Where SIGINT was ignored
+    when we were started ("&" in a script), the command is started so too. ``tick`` is called every second while it runs.
     """
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own = signal.SIG_IGN if ignored == signal.SIG_IGN else signal.SIG_DFL
     try:
-        child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, own))
     except OSError as error:
         signal.signal(signal.SIGINT, ignored)
         raise FileNotFoundError(f"{command[0]!r} cannot be run ({error.strerror}); give a command after --") from None
@@ -80,19 +85,38 @@ def gate(
         "schema": SCHEMA,
         "before": check(),
         "after": None,
-        "command": {"ran": False, "exit": None},
+        "same_server": None,
+        "command": {"ran": False, "exit": None, "seconds": None, "told_to_end": None},
     }
     status = exit_code(report["before"]["verdict"])
     if status == 0:
         began = time.time()
         own, told = pass_through(command, Watch(report["before"], say))
         report["command"] = {"ran": True, "exit": own, "seconds": time.time() - began, "told_to_end": told}
-        report["after"] = check()
+        report["after"] = look_again(check, say)
         same = same_server(report["before"], report["after"])
         status = own if report["after"]["verdict"] == "PASS" and same else LOST
         report["same_server"] = same
     report["exit"] = status
     return status, report
+
+
+def look_again(check: Callable[[], dict[str, Any]], say: Callable[[str], object]) -> dict[str, Any]:
+    """The second verification. The command has run: what would refuse a first look must not cost its status and the report."""
+    try:
+        return check()
+    except NoContractError as error:
+        code, text = "no_contract", str(error)
+    except ContractError as error:
+        code, text = "contract_invalid", str(error)
+    except RunError as error:
+        code, text = "run_dir_unusable", str(error)
+    except SeveralServersError as error:
+        code, text = "several_servers", str(error)
+    except OSError as error:
+        code, text = "no_server", f"it was verified before and cannot be looked at again: {error}"
+    say(f"{code}: {text}")
+    return unseen(code, text)
 
 
 def same_server(before: dict[str, Any], after: dict[str, Any]) -> bool:

@@ -6,9 +6,10 @@ does not count, with the reason), or not comparable. What one side cannot know i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from sglang_ext import hide
 from sglang_ext.contract.names import is_nccl
 
 CONTRACT, ENVIRONMENT, ARGUMENTS, VERSIONS, NCCL = "contract", "environment", "arguments", "versions", "nccl"
@@ -35,8 +36,9 @@ BY_NATURE: Mapping[tuple[str, str], str] = {
     (ARGUMENTS, "status"): "what the server is doing now",
     (HOST, "name"): "its parts are compared below, and a container gets a new name each time",
 }
-# What a record has in place of a value: sglang's own mark, and that of our receipts (bench/fingerprint.py).
-HIDDEN = ("<redacted>", "(left out: it looks like it holds a secret)")
+# What a record has in place of a value: sglang's own mark, that of our receipts (bench/fingerprint.py), and that of whatever
+# else we show or store (hide.py).
+HIDDEN = ("<redacted>", "(left out: it looks like it holds a secret)", hide.HIDDEN)
 CUT = " characters)"  # how a text ends that a receipt has cut
 
 
@@ -263,8 +265,20 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _doubt(a: Any, b: Any) -> str | None:
     """Why two readings prove nothing, equal or not; None where they do."""
-    if any(isinstance(value, str) and value in HIDDEN for value in (a, b)):
+    if any(text in HIDDEN for value in (a, b) for text in _texts(value)):
         return "the value is hidden: it may be a secret"
-    if isinstance(a, str) and a == b and a.endswith(CUT) and "... (" in a:
+    if _equal(a, b) and any(text.endswith(CUT) and "... (" in text for text in _texts(a)):
         return "the beginnings are the same; the rest is kept nowhere"
     return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value: a list of arguments may have a hidden one in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)

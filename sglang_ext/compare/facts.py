@@ -22,6 +22,7 @@ from sglang_ext.compare.difference import (
 )
 from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_tuning
+from sglang_ext.hide import presentable
 
 Groups = dict[str, Mapping[str, Known]]
 
@@ -35,6 +36,12 @@ ATTESTED = ("mode", "patchset", "imported")
 UNTOLD = "a verify report does not hold it"
 OURS = "a run of ours"
 SECRETS = "(those that may hold secrets)"  # stands for the arguments that no record keeps
+
+
+def harmless(variables: Mapping[str, Any]) -> dict[str, str]:
+    """What may be shown of an environment: tuning variables, and of a value with credentials only that it is there."""
+    held = {name: presentable(value) for name, value in variables.items() if is_tuning(name) and isinstance(value, str)}
+    return {name: value for name, value in held.items() if value is not None}
 
 
 def all_unknown(groups: Iterable[str], why: str) -> Groups:
@@ -82,7 +89,7 @@ def of_report(report: Mapping[str, Any]) -> Groups:
 
 def _environment(worker: Mapping[str, Any], report: Mapping[str, Any]) -> Known:
     """The tuning variables a worker held, and which of the contract's it did not tell."""
-    values = {n: v for n, v in worker["extras"].items() if is_tuning(n) and isinstance(v, str)}
+    values = harmless(worker["extras"])
     unknown: dict[str, str] = {}
     if worker.get("unseen"):
         return Known(why=worker["unseen"])
@@ -93,7 +100,7 @@ def _environment(worker: Mapping[str, Any], report: Mapping[str, Any]) -> Known:
             if reading is None:
                 unknown[name] = readings[0].get("detail") or "it could not be read"
             elif reading["state"] == "value" and is_tuning(name):
-                values[name] = reading["value"]
+                values |= harmless({name: reading["value"]})
         if unknown and len(unknown) == len(worker["variables"]):
             return Known(why=next(iter(unknown.values())))  # no witness of it could be heard
         return Known(values, {n: why for n, why in unknown.items() if is_tuning(n)})
@@ -229,4 +236,4 @@ def _attested(record: Mapping[str, Any]) -> Known:
     """The last environment a worker attested: when it was ready, or at its first line."""
     last = record.get("ready")
     told = last if isinstance(last, Mapping) and isinstance(last.get("values"), Mapping) else record["entered"]
-    return Known({n: v for n, v in told["values"].items() if is_tuning(n) and isinstance(v, str)})
+    return Known(harmless(told["values"]))

@@ -130,7 +130,7 @@ def _worker(process: Process, directory: RunDirectory | None) -> dict[str, Any]:
         "counts": True,
         "variables": {},
         "hook": {"mode": hook.get("mode") or "none", "patchset": hook.get("patchset")},
-        "extras": block.values if block is not None else {},
+        "extras": facts.harmless(block.values) if block is not None else {},
         "unseen": None if block is not None else witnessed.live.detail or witnessed.live.state,
     }
 

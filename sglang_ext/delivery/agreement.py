@@ -36,12 +36,15 @@ class Store(Protocol):
 
 
 def differing(statements: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One clause for each thing the ranks do not agree on; ``statements`` maps rank to contract, patchset and nccl."""
+    """One clause for each thing the ranks do not agree on; ``statements`` maps rank to contract, patchset, nccl, and own: the
+    variables that need not be the same, as a launcher has set them for its own node.
+    """
     clauses = []
     for key, what in (("contract", "the contract"), ("patchset", "the patch set")):
         if len({str(s.get(key)) for s in statements.values()}) > 1:
             clauses.append(what + " is " + _sides({r: str(s.get(key))[:12] for r, s in statements.items()}))
-    for name in sorted({n for s in statements.values() for n in s.get("nccl", {})}):
+    own = {name for s in statements.values() for name in s.get("own", ())}
+    for name in sorted({n for s in statements.values() for n in s.get("nccl", {})} - own):
         values = {rank: s.get("nccl", {}).get(name) for rank, s in statements.items()}
         if len(set(values.values())) > 1:
             clauses.append(name + " is " + _sides(values))
@@ -60,7 +63,13 @@ def _sides(values: Mapping[int, str | None]) -> str:
 
 def agree(store: Store, rank: int, world: int, statement: Mapping[str, Any], timeout: float) -> tuple[str | None, str]:
     """State ours, wait for everybody's, compare. Returns ``(reason code or None, sentence)``."""
-    store.set(f"{PREFIX}/{rank}", json.dumps(statement, sort_keys=True))
+    try:
+        store.set(f"{PREFIX}/{rank}", json.dumps(statement, sort_keys=True))
+    except RuntimeError as error:  # the rank that keeps the store is gone, or the network to it
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return "agreement_timeout", (
+            f"rank {rank} of {world} could not state its environment to the others ({first[:80]}); see the log of rank 0"
+        )
     statements: dict[int, Mapping[str, Any]] = {}
     deadline = time.monotonic() + timeout
     for other in range(world):

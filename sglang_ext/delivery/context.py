@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,12 +16,11 @@ from typing import Any
 from sglang_ext import bootstrap
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
+from sglang_ext.delivery.old_runs import prune
 from sglang_ext.run import directory as runs
-from sglang_ext.run.process import Identity, is_alive, myself, stat
+from sglang_ext.run.process import Identity, myself, stat
 
 logger = logging.getLogger("sglang_ext")
-
-KEEP_DEAD_RUNS = 24 * 3600.0  # seconds a dead run's directory is kept for reading
 
 
 class Context:
@@ -49,7 +47,10 @@ class Context:
         return bool(self.run["dry_run"])
 
     def give_up(self, names: frozenset[str]) -> None:
-        """Take terms out of the contract before any worker has seen it: only for a run nobody demanded anything of."""
+        """Take terms out of the contract before any worker has seen it: only for a run nobody demanded anything of.
+
+        Raises RunError where that cannot be stored: workers would find the old one, and hold it against the argument.
+        """
         kept = {name: term for name, term in self.contract.terms.items() if name not in names}
         self.contract = Contract(kept, self.contract.warnings)
         self.directory.write("contract.json", self.contract.to_json())
@@ -114,24 +115,6 @@ def new_run(
     )
     directory.write("contract.json", contract.to_json())
     return Context(directory, run, contract)
-
-
-def prune(base: str) -> None:
-    """Drop old run directories of dead owners from ``base``; whatever looks odd is left alone."""
-    try:
-        runs.check_trusted(base)
-        names = os.listdir(base)
-    except (runs.RunError, OSError):
-        return
-    for name in names:
-        path = os.path.join(base, name)
-        try:
-            run = runs.RunDirectory.open(path).read("run.json")
-            old = run is not None and time.time() - float(run["created"]) > KEEP_DEAD_RUNS
-            if run is not None and old and not is_alive(Identity(run["owner"]["pid"], run["owner"]["start_time"])):
-                shutil.rmtree(path, ignore_errors=True)
-        except (runs.RunError, OSError, KeyError, TypeError, ValueError):
-            continue
 
 
 def _handed_down(path: str | None) -> Context | None:

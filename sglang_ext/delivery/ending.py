@@ -10,9 +10,25 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 from sglang_ext.run.directory import RUN_ID
 from sglang_ext.run.process import Identity, Stat, all_stats, is_alive
+
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a command to end
+IGNORABLE = (signal.SIGINT, signal.SIGHUP)
+
+
+def listen(note: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
+    """Have ``note`` called when this process is asked to end; returns the handlers of before, of the signals taken.
+
+    What was ignored from the start stays so, and whoever started us meant it: nohup has SIGHUP ignored, a shell without job
+    control SIGINT for what it starts with "&". SIGTERM is taken always: it is meant for this process, not for its terminal.
+    """
+    taken = [number for number in ASKING if number not in IGNORABLE or signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, note) for number in taken}
 
 
 def send(identity: Identity, number: int) -> bool:

@@ -25,6 +25,13 @@ OWN = {
 LOG_SUBSYSTEMS = {"init": "INIT,ENV", "tuning": "INIT,ENV,TUNING"}
 
 LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+
+
+def log_folder(run_dir: str) -> str:
+    """How NCCL_DEBUG_FILE begins where the log lies in that run: a percent sign of the path would be taken for a field."""
+    return run_dir.replace("%", "%%") + "/"
+
+
 ACCEPTABLE = (
     "conf_sets", "conflict", "ll128_forced", "name_dead", "name_misspelt", "name_too_new", "no_algorithm", "quoted",
     "value_ignored", "value_misread", "value_refused",
@@ -143,7 +150,7 @@ def launcher_parser(prog: str) -> argparse.ArgumentParser:
         ),
         epilog=(
             "exit status:\n"
-            "  0    the server ended in order; with --dry-run: PASS\n"
+            "  0    the server ended in order; with --dry-run: PASS (with --verify off as well: its workers came up)\n"
             "  1    FAIL: a requirement is not met, or the server failed\n"
             "  2    the command line, profile or contract is wrong; nothing was started, or nothing was loaded\n"
             "  3    UNKNOWN: the workers could not be seen\n"

@@ -201,26 +201,30 @@ def check_values(
 
 
 def address(argv: Sequence[str]) -> tuple[str, int]:
-    """Host and port upstream will listen on, from its command line."""
-    port = value_of(argv, ("--port",), UPSTREAM_PORT)
-    return value_of(argv, ("--host",), UPSTREAM_HOST), int(port) if port.isdigit() else 0
+    """Host and port upstream will listen on, from its command line. Refused where the port is none."""
+    text = value_of(argv, ("--port",), UPSTREAM_PORT)
+    # int() takes more than upstream's server can listen on, and digits of other scripts.
+    port = int(text) if text.isascii() and text.isdigit() and len(text) < 100 else 0
+    if not 0 < port < 65536:
+        raise Refused("port_invalid", f"--port: expected a number from 1 to 65535, found {text[:40]!r}; correct it")
+    return value_of(argv, ("--host",), UPSTREAM_HOST), port
 
 
 def check_port(host: str, port: int) -> None:
     """Refuse a port somebody listens on: upstream would find out after loading the model."""
-    if not port:
-        return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As upstream's server does: a port in TIME_WAIT is free, one that is listened on is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As upstream's server does: a port in TIME_WAIT is free, one that is listened on is not.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             probe.listen(1)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                return  # a host name upstream resolves its own way; it will say what is wrong with it
-            raise Refused(
-                "port_taken",
-                f"port {port} on {host} is taken already; stop what listens there, or choose another --port",
-            ) from None
+    except UnicodeError:
+        return  # as below: a host no resolver can be asked for
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return  # a host name upstream resolves its own way; it will say what is wrong with it
+        raise Refused(
+            "port_taken",
+            f"port {port} on {host} is taken already; stop what listens there, or choose another --port",
+        ) from None

@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from sglang_ext.delivery.context import Context
-from sglang_ext.delivery.ending import end, members
+from sglang_ext.delivery.ending import end, listen, members
 from sglang_ext.delivery.guardian import Guardian
-from sglang_ext.delivery.options import LOG_SUBSYSTEMS, LOG_VARIABLES
+from sglang_ext.delivery.options import LOG_SUBSYSTEMS, LOG_VARIABLES, log_folder
 from sglang_ext.delivery.preflight import address
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive, myself, stat
@@ -23,6 +23,7 @@ from sglang_ext.run.process import Identity, is_alive, myself, stat
 GRACE = 30.0  # seconds a serving upstream gets to finish its requests once asked to end
 TICK = 0.1  # seconds between two looks
 SILENT = 5.0  # seconds a server may answer on its port without one worker attesting
+BURIAL = 5.0  # seconds a killed process has to be gone: one that waits in the kernel (state D) may never be
 
 
 def interpreter_flags() -> list[str]:
@@ -39,7 +40,7 @@ def nccl_log(run_dir: str, what: str) -> dict[str, str]:
 
     Over what the shell says, because a log that goes elsewhere is no witness.
     """
-    file = run_dir.replace("%", "%%") + "/nccl.%h.%p.log"
+    file = log_folder(run_dir) + "nccl.%h.%p.log"
     return dict(zip(LOG_VARIABLES, ("INFO", LOG_SUBSYSTEMS[what], file), strict=True))
 
 
@@ -55,8 +56,7 @@ class Supervisor:
         self.main = Identity(0, 0)
         # Before anything else is started or threaded: the guardian is a bare fork.
         self.guardian = Guardian()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
+        listen(self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.signals.append(number)
@@ -128,7 +128,7 @@ class Supervisor:
         try:
             with socket.create_connection((host, port), timeout=1.0):
                 return True
-        except OSError:
+        except (OSError, UnicodeError):  # the second of a host no resolver can be asked for
             return False
 
     def _count(self) -> tuple[int | None, int]:
@@ -155,8 +155,12 @@ class Supervisor:
                 return "ended"
             time.sleep(TICK)
 
-    def stop(self, grace: float = GRACE) -> None:
-        """End everything this launch started, and nothing else. A further signal from the user ends the grace."""
+    def stop(self, grace: float = GRACE) -> list[int]:
+        """End everything this launch started, and nothing else. A further signal from the user ends the grace.
+
+        Returns the pids of what is there all the same: it has been killed, and does not come back from the kernel.
+        """
+        left: list[int] = []
         if self.child is not None:
             seen = len(self.signals)
             if seen and self.ended() is None:
@@ -170,8 +174,25 @@ class Supervisor:
                     spare=spare,
                     hurry=lambda: len(self.signals) > seen,
                 )
-            self.child.wait()
+            left = self._bury(spare)
         self.guardian.dismiss()
+        return left
+
+    def _bury(self, spare: frozenset[int]) -> list[int]:
+        """Wait for what has been killed, and say what does not go: no launcher may be held by it for ever."""
+        assert self.child is not None
+        try:
+            self.child.wait(timeout=BURIAL)
+        except subprocess.TimeoutExpired:
+            pass  # said below, with whatever else is left
+        left = members(self.main, self.context.id, spare)
+        if left:
+            which = ", ".join(f"{entry.pid} (state {entry.state})" for entry in left)
+            self.say(
+                f"not_ended: expected nothing left of this launch, found {which}, killed and still there; state D waits in the "
+                "kernel for a driver or a disk: see dmesg, and restart the host where it stays"
+            )
+        return [entry.pid for entry in left]
 
 
 def die_as(signals: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from sglang_ext import bootstrap
 from sglang_ext.contract.names import is_tuning
 from sglang_ext.delivery.context import Context
-from sglang_ext.hide import holds_credentials
+from sglang_ext.hide import presentable
 from sglang_ext.run import attestation
 from sglang_ext.run.process import myself
 
@@ -39,11 +39,13 @@ def c_names() -> list[str]:
 
 
 def read_now(context: Context) -> dict[str, str | None]:
-    """The contract's variables (None: absent) and every tuning variable this process holds, by getenv."""
-    values: dict[str, str | None] = {name: getenv(name) for name in context.contract.terms}
-    held = {name: getenv(name) for name in c_names() if is_tuning(name)}
-    values.update((name, value) for name, value in held.items() if not holds_credentials(value or ""))
-    return dict(sorted(values.items()))
+    """The contract's variables (None: absent) and every tuning variable this process holds, by getenv.
+
+    Of one that holds credentials only that it is there: left out it would be taken for absent. This is stored, compared with
+    other ranks and printed, the contract's variables included: what they hold need not be what the contract wants.
+    """
+    names = {*context.contract.terms, *(name for name in c_names() if is_tuning(name))}
+    return {name: presentable(getenv(name)) for name in sorted(names)}
 
 
 class Witness:

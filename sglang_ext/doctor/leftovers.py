@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sglang_ext.delivery.old_runs import is_elsewhere
 from sglang_ext.doctor import upstream
 from sglang_ext.doctor.here import Here
 from sglang_ext.doctor.result import NOTE, OK, UNKNOWN, WARN, Result, listed
@@ -28,6 +29,7 @@ class Run(NamedTuple):
     id: str
     owner: Identity
     fault: str = ""
+    elsewhere: bool = False  # of another pid namespace: its owner's pid says nothing here
 
     @property
     def alive(self) -> bool:
@@ -48,7 +50,7 @@ def describe(path: str) -> Run:
     try:
         record: dict[str, Any] = RunDirectory.open(path).read("run.json") or {}
         owner = Identity(int(record["owner"]["pid"]), int(record["owner"]["start_time"]))
-        return Run(path, str(record["id"]), owner)
+        return Run(path, str(record["id"]), owner, elsewhere=is_elsewhere(record))
     except RunError as error:
         return Run(path, "", Identity(0, 0), str(error))
     except (KeyError, TypeError, ValueError):
@@ -100,7 +102,8 @@ def check_runs(here: Here) -> Iterator[Result]:
     base = default_base()
     found = runs(base)
     readable = [run for run in found if not run.fault]
-    dead = [run for run in readable if not run.alive]
+    away = [run for run in readable if run.elsewhere]
+    dead = [run for run in readable if not run.elsewhere and not run.alive]
     carrying = by_run_id() if dead else {}
     above = ourselves()  # a shell in which the variables of a run were left over is none of its processes
     for run in dead:
@@ -116,10 +119,15 @@ def check_runs(here: Here) -> Iterator[Result]:
         message = f"entries of {base} that are no run directories to be believed: {len(odd)}"
         yield Result(NOTE, message, "look at them, and remove them by hand", tuple(run.fault for run in odd))
     if dead:
-        message = f"runs without an owner in {base}: {len(dead)}; a later launch drops those older than a day"
+        message = (
+            f"runs without an owner in {base}: {len(dead)}; a later launch drops those that ended more than a day ago"
+        )
         yield Result(NOTE, message, seen=tuple(run.path for run in dead))
-    living = len(readable) - len(dead)
-    if not dead and not odd:
+    if away:
+        message = f"runs of another pid namespace in {base}: {len(away)}; whether they live only shows there"
+        yield Result(NOTE, message, seen=tuple(run.path for run in away))
+    living = len(readable) - len(dead) - len(away)
+    if not dead and not odd and not away:
         yield Result(
             OK, f"no run has left anything behind; {living} running" if living else "no run has left anything behind"
         )

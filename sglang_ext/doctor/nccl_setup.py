@@ -234,29 +234,35 @@ def candidates(kind: str, value: str, default: str) -> list[str]:
 
 
 def check_plugins(here: Here) -> Iterator[Result]:
-    """Plugins change what NCCL does, and one that cannot be found is passed over without an error."""
+    """Plugins change what NCCL does, and one that cannot be found is passed over without an error.
+
+    They may be named in NCCL's own files: those are read before the first plugin is looked for.
+    """
     version = version_here(here)
+    held = conf.effective(here.environ, version, home())
     found: list[Result] = []
     for kind, variable, default in PLUGINS:
-        value = here.environ.get(variable, "")
+        value, source = held.get(variable, conf.Seen("", conf.ENVIRONMENT))
         if value.lower() == "none" or (kind == "env" and version is not None and version < ENV_PLUGIN_SINCE):
             continue
         for one in value.split(",") if kind == "net" else [value]:  # a list since 2.27, for this kind only
-            found += plugin(here, kind, variable, candidates(kind, one, default), one)
+            said = variable if source == conf.ENVIRONMENT else f"{variable} in {source}"
+            found += plugin(here, kind, said, candidates(kind, one, default), one)
     yield from found or [Result(OK, "no NCCL plugin would be loaded")]
 
 
-def plugin(here: Here, kind: str, variable: str, names: list[str], value: str) -> Iterator[Result]:
-    """One plugin that is asked for by its variable, or would be found by its default name."""
+def plugin(here: Here, kind: str, said: str, names: list[str], value: str) -> Iterator[Result]:
+    """One plugin that is asked for by its variable, or would be found by its default name. ``said``: the variable, and where."""
     file = next((path for name in names if (path := find(name, here.environ))), None)
-    how = f"as {variable} says" if value else "as it has the default name"
+    how = f"as {said} says" if value else "as it has the default name"
+    variable = said.partition(" ")[0]
     if file is None:
         if value and names:
             message = (
-                f"{variable} names {shown(value)}, and no library is found for it ({' or '.join(names)}): "
+                f"{said} names {shown(value)}, and no library is found for it ({' or '.join(names)}): "
                 "NCCL goes on without"
             )
-            yield Result(WARN, message, f"put its folder on LD_LIBRARY_PATH, or unset {variable}")
+            yield Result(WARN, message, f"put its folder on LD_LIBRARY_PATH, or unset {said}")
     elif kind == "env":
         message = f"{file} is loaded as env plugin, {how}: it answers every look-up of a variable, whatever the environment holds"
         yield Result(WARN, message, f"set {variable}=none, unless it is meant")

@@ -10,9 +10,8 @@ from sglang_ext.contract.names import is_tuning
 from sglang_ext.doctor.distributions import distributions
 from sglang_ext.doctor.here import Here
 from sglang_ext.doctor.result import FAIL, NOTE, OK, UNKNOWN, WARN, Result, listed
-from sglang_ext.run.process import status
+from sglang_ext.verify.sight import GRANT, hidden, ourselves
 
-CAP_SYS_PTRACE = 19  # linux/capability.h
 SCOPES = {  # Documentation/admin-guide/LSM/Yama.rst
     "0": "any process of the same user",
     "1": "descendants only",
@@ -34,25 +33,13 @@ def text_of(path: str) -> str | None:
         return None
 
 
-def has_ptrace(capabilities: str) -> bool:
-    """Is CAP_SYS_PTRACE in a set as proc(5), status, writes it (CapEff)?"""
-    return bool(int(capabilities or "0", 16) >> CAP_SYS_PTRACE & 1)
-
-
 def sees_everybody() -> bool:
-    """May this process look into those of other users?"""
-    return os.geteuid() == 0 or has_ptrace(status("self").get("CapEff", ""))
-
-
-def hidepid(mountinfo: str) -> str:
-    """The hidepid option of /proc ("0" without): super options of proc(5), mountinfo, field after the dash."""
-    for line in mountinfo.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words = rest.split()
-        if words[:1] == ["proc"] and fields.split()[4:5] == ["/proc"]:
-            options = words[-1].split(",")
-            return next((o.partition("=")[2] for o in options if o.startswith("hidepid=")), "0")
-    return "0"
+    """May this process look into those of other users? By the rule verify-env goes by: root alone is not enough, and has no
+    CAP_SYS_PTRACE in most containers."""
+    try:
+        return ourselves().may_all
+    except LookupError:
+        return False  # there is no /proc that would say, and nothing can be looked into without
 
 
 def try_a_stranger() -> tuple[str, str]:
@@ -91,7 +78,7 @@ def surroundings() -> list[str]:
     )
     container = any(os.path.exists(mark) for mark in CONTAINER_MARKS) or "container" in os.environ
     return [
-        f"uid {os.geteuid()}, {'with' if has_ptrace(status('self').get('CapEff', '')) else 'without'} CAP_SYS_PTRACE",
+        f"uid {os.geteuid()}, {'with' if sees_everybody() else 'without'} CAP_SYS_PTRACE",
         yama,
         "in a container" if container else "no sign of a container",
     ]
@@ -109,7 +96,8 @@ def check_memory(here: Here) -> Iterator[Result]:
         )
     elif state == "ok":
         message = f"the memory of processes of uid {os.geteuid()} can be read, that of other users' servers cannot"
-        yield Result(NOTE, message, "for those run verify-env as their user or root", seen)
+        remedy = GRANT if os.geteuid() == 0 else "run verify-env as their user or root"
+        yield Result(NOTE, message, f"for those: {remedy}", seen)
     elif state == "denied":
         message = (
             "the memory of other processes cannot be read: a server that is not started by our launcher will be UNKNOWN"
@@ -123,16 +111,15 @@ def check_memory(here: Here) -> Iterator[Result]:
 
 def check_proc(here: Here) -> Iterator[Result]:
     """/proc: there, and without hidepid."""
-    mounts = text_of("/proc/self/mountinfo")
-    if mounts is None:
+    if text_of("/proc/self/mounts") is None:
         yield Result(FAIL, "there is no Linux /proc here: no server can be found or looked into", "mount proc on /proc")
         return
-    hidden = hidepid(mounts)
-    if hidden in ("0", "off") or sees_everybody():
+    hindrance = hidden()
+    if hindrance is None:
         yield Result(OK, "/proc shows this user every process")
     else:
-        message = f"/proc is mounted with hidepid={hidden}: servers of other users do not show"
-        yield Result(WARN, message, "run as their user or root, or join the group of its gid= option")
+        message = f"{hindrance.sentence}, so their servers do not show"
+        yield Result(WARN, message, GRANT if os.geteuid() == 0 else hindrance.remedy)
 
 
 def check_switch(here: Here) -> Iterator[Result]:

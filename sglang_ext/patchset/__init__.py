@@ -21,7 +21,8 @@ it needs, so the whole room keeps off `re`, `typing`, `dataclasses` and `pathlib
     tree.py           an installed upstream and its RECORD; tree_status.py says what it is
     inplace.py        patch an installed tree in place and take that out; applied.py is what it leaves there
     journal.py        change files all or none, whatever ends the process
-    adopt.py          hand edits of an installed tree into local patches; merge.py puts two changes together
+    adopt.py          hand edits of an installed tree into local patches; merge.py puts two changes together,
+                      local_store.py names the patches and lists them
     wheels.py         upstream's locked wheels, from a file, the cache or pip; lock_check.py holds the lock against them
     baked.py          a wheel of upstream with the patch set in it
     wheel_zip.py      a zip archive with some entries changed, the others copied raw

@@ -14,11 +14,12 @@ from sglang_ext.patchset.file_check import sha256
 from sglang_ext.patchset.inplace import Stock, changes_to, known_release, patched
 from sglang_ext.patchset.journal import Lock as TreeLock
 from sglang_ext.patchset.journal import commit, recover
-from sglang_ext.patchset.local import FOLDER, joined, local_files, local_folder, local_names
-from sglang_ext.patchset.lock import is_patch_path, load_lock
+from sglang_ext.patchset.local import FOLDER, joined, local_files, local_folder
+from sglang_ext.patchset.local_store import keep, names_for, series_with
+from sglang_ext.patchset.lock import load_lock
 from sglang_ext.patchset.merge import merge
-from sglang_ext.patchset.model import PatchError, render
-from sglang_ext.patchset.series import LOCAL, SUFFIX, PatchSet, load_patch_set
+from sglang_ext.patchset.model import PatchError
+from sglang_ext.patchset.series import LOCAL, PatchSet, load_patch_set
 from sglang_ext.patchset.tree import PACKAGE, Tree, TreeError
 from sglang_ext.patchset.wheels import checked, fetched, wheel_name
 
@@ -76,10 +77,10 @@ class Adopted:
 
 def adopt(root: str, patches: str, asked: Asked, say: Callable[[str], object]) -> Adopted:
     """Make local patches of the edits in ``root`` and the tree stock. Raises PatchError; then nothing was changed."""
-    tree = Tree(root)
-    with TreeLock(tree):
-        if not asked.dry_run and recover(tree):
-            tree = Tree(root)
+    with TreeLock(Tree(root)) as lock:
+        if not asked.dry_run:
+            recover(lock.tree)
+        tree = Tree(root)  # as it is now that nobody else changes it
         release = known_release(tree, load_lock(os.path.join(patches, "upstream.toml")))
         ours = load_patch_set(patches, release.patches)
         stock = Stock(tree, release, ours)
@@ -96,20 +97,19 @@ def adopt(root: str, patches: str, asked: Asked, say: Callable[[str], object]) -
             )
         changed, missing, added = tree.edited()
         chosen, left = _choose(tree, stock, asked, changed, missing, added)
-        if not chosen and not stock.applied:
+        if not chosen:  # a tree that is patched in place stays so: nothing has to give way
             return Adopted(tree, folder, {}, (), left, put=False)
         before = joined(ours, local_files(folder))
         stock.given = _pristine(tree, stock, release, changed, asked, say)
         made = _make(tree, stock, before, folder, chosen, asked)
         # All of them together, as they will be applied: raises where one does not fit, or its result does not compile.
         patched(stock.read, release, ours, PatchSet([*before.patches, *made.values()], ""))
+        series = series_with(folder, tuple(made)) if made else b""
         changes: dict[str, bytes | None] = {name: stock.given[name] for name in chosen}
         if stock.applied:
             changes = changes_to(stock, {}, PatchSet((), ""), ())
         if not asked.dry_run:
-            _keep(folder, made)
-            if changes:
-                commit(tree, changes)
+            commit(tree, changes, lambda: keep(folder, made, series))
         touched = sorted(name for name in changes if name.startswith(f"{PACKAGE}/"))
         return Adopted(Tree(root), folder, made, touched, left, put=stock.applied is not None)
 
@@ -199,11 +199,10 @@ def _make(
         edited = _on_top(tree, before.of(name), name, pristine, base, edited)
         if base != edited:
             more[name] = base, edited
-    taken = set(local_names(folder))
+    files = names_for(folder, list(more), asked.name) if more else {}
     made: dict[str, Patch] = {}
     for name, (base, edited) in more.items():
-        file = _free(_name(name, asked.name, several=len(more) > 1), taken, asked.name)
-        taken.add(file)
+        file = files[name]
         what = asked.subject or (f"{asked.name}, " if asked.name else "") + f"local edit of {name}"
         header = HEADER.format(subject=what, version=tree.version)
         patch = make(name, base, edited, f"{LOCAL}/{file}", header)
@@ -245,53 +244,3 @@ def _only_text(tree: Tree, name: str, data: bytes) -> None:
         raise TreeError(
             "adopt_refused", f"{tree.path(name)} {fault}: a patch here is lines of text; save it so, or restore it"
         )
-
-
-def _name(target: str, group: str | None, *, several: bool) -> str:
-    """The file name of a patch: `srt.managers.scheduler.patch`, or as the user calls it."""
-    own = target.removeprefix(f"{PACKAGE}/").removesuffix(".py").replace("/", ".")
-    file = f"{own}{SUFFIX}" if group is None else f"{group}/{own}{SUFFIX}" if several else f"{group}{SUFFIX}"
-    file = "".join("-" if char.isspace() or char in ',#"\\' else char for char in file) if group is None else file
-    if not is_patch_path(file) or (group is not None and (group[0] == "." or {"/", ",", "#"} & set(group))):
-        raise TreeError(
-            "adopt_refused", f"{group or file!r} cannot name a patch; choose a word like faster-moe with --name"
-        )
-    return file
-
-
-def _free(file: str, taken: set[str], group: str | None) -> str:
-    """A name that no local patch or group has: a second one of the same file is -2."""
-    if group is not None:
-        if any(one.removesuffix(SUFFIX) == group or one == file for one in taken):
-            raise TreeError("adopt_refused", f"there is a local patch {group} already; choose another --name")
-        return file
-    number, free = 2, file
-    while free in taken:
-        free = f"{file.removesuffix(SUFFIX)}-{number}{SUFFIX}"
-        number += 1
-    return free
-
-
-def _keep(folder: str, made: Mapping[str, Patch]) -> None:
-    """Write the patches, then their lines in `series`."""
-    if not made:
-        return
-    order = local_names(folder)
-    try:
-        for file, patch in made.items():
-            _write(os.path.join(folder, *file.split("/")), render(patch))
-        _write(os.path.join(folder, "series"), "".join(f"{file}\n" for file in [*order, *made]))
-    except OSError as error:
-        raise TreeError(
-            "tree_unwritable",
-            f"{error.filename or folder} cannot be written ({error.strerror}); set {FOLDER} to another folder",
-        ) from None
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.tmp", "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.tmp", path)

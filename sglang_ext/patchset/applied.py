@@ -4,8 +4,8 @@
      "patches": [names], "without": [names left out],
      "files": {"sglang/...": {"pristine": sha256, "patched": sha256, "row": "<its row in RECORD before>"}}}
 
-The pristine bytes lie beside it in `pristine/SHA256`. RECORD lists all of it, so `pip uninstall` takes it along. The
-import hook reads this only where upstream's files are not as released.
+The pristine bytes lie beside it in `pristine/SHA256`, once for files that are the same. RECORD lists all of it, so `pip
+uninstall` takes it along. The import hook asks for it in any case: a file that the lock does not know may be patched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.record import Record
+from sglang_ext.patchset.tree import metadata_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,22 +88,27 @@ def parse(data: bytes, where: str) -> Applied:
 
 
 def of_root(root: str) -> Applied | None:
-    """What the tree in ``root`` says of itself. Raises PatchError and OSError."""
-    for name in os.listdir(root):
-        if name.startswith("sglang-") and name.endswith(".dist-info"):
-            path = os.path.join(root, *place(name).split("/"))
-            try:
-                with open(path, "rb") as file:
-                    return parse(file.read(), path)
-            except FileNotFoundError:
-                continue
+    """What the tree in ``root`` says of itself. Raises PatchError."""
+    for folder in folders(root):
+        path = os.path.join(folder, "applied.json")
+        try:
+            with open(path, "rb") as file:
+                return parse(file.read(), path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise PatchError(f"{path} cannot be read ({error.strerror}): open it for this user.") from None
     return None
+
+
+def folders(root: str) -> list[str]:
+    """Where journal and record of the tree in ``root`` are, while there are any."""
+    try:
+        return [os.path.join(root, name, FOLDER) for name in metadata_folders(root, "METADATA")]
+    except OSError:
+        return []
 
 
 def cut_off(root: str) -> bool:
     """Has an apply or revert of the tree in ``root`` ended halfway? Its journal is there then."""
-    return any(
-        os.path.exists(os.path.join(root, name, FOLDER, "journal.json"))
-        for name in os.listdir(root)
-        if name.startswith("sglang-") and name.endswith(".dist-info")
-    )
+    return any(os.path.exists(os.path.join(folder, "journal.json")) for folder in folders(root))

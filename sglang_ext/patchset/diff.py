@@ -3,7 +3,8 @@
 Exact means: every context and removed line must match byte for byte, never with fuzz. A hunk may lie at
 another line than it states (an offset) only when its pre-image occurs once. A hunk without leading (trailing)
 context must begin (end) the file, as GNU patch and git have it; without that rule an appended block could be
-appended twice.
+appended twice. So a hunk without any old line (`@@ -0,0 +1,N @@`) fits an empty file only, and one without any new
+line takes all of a file out.
 """
 
 from __future__ import annotations
@@ -207,8 +208,12 @@ def _misfit(patch: Patch, number: int, lines: Sequence[bytes], found: Sequence[i
         if any(_fits(hunk, old, other, at) for at in range(floor, len(lines) - len(old) + 1)):
             has, wants = ("no", "one") if last.endswith(b"\n") else ("a", "none")
             return f"{where}: the file has {has} final newline, but the patch expects {wants}; install sglang again."
+    if not old:
+        has = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+        return f"{where}: it fills an empty file, but this one has {has}; make the diff again, with context."
     if any(lines[at : at + len(old)] == old for at in range(floor, len(lines) - len(old) + 1)):
-        edge = "begin" if hunk.lines[0][:1] != b" " else "end"
+        begins = lines[: len(old)] == old or hunk.lines[0][:1] == b" "
+        edge = "end" if begins else "begin"
         return f"{where}: it has no context on one side, so it must {edge} the file, but does not; add context."
     if any(lines[at : at + len(old)] == old for at in range(min(floor, len(lines)))):
         return f"{where}: its lines occur only above the place of the hunk before it; make the diff again."

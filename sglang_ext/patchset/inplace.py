@@ -146,6 +146,7 @@ def _set(root: str, patches: str, without: Sequence[str] | None) -> Outcome:
         stock = Stock(tree, release, ours)
         both = joined(ours, local_files(local_folder(patches), without)) if without is not None else PatchSet((), "")
         if stock.baked:
+            _check_baked(tree, release)
             if both.names == ours.names:
                 return Outcome(tree, "already", both.digest, (), recovered)
             raise TreeError(
@@ -162,6 +163,19 @@ def _set(root: str, patches: str, without: Sequence[str] | None) -> Outcome:
         return Outcome(Tree(root), deed, both.digest or None, touched, recovered)
 
 
+def _check_baked(tree: Tree, release: Release) -> None:
+    """The files of a patched wheel are as they were built, or nothing may be said of them. Raises TreeError."""
+    for name, entry in release.files.items():
+        found = tree.sha256(name)
+        if found != entry.patched:
+            raise TreeError(
+                "upstream_file_changed",
+                f"{tree.path(name)} is not what the patched wheel put there: sha256 {str(found)[:12]}, expected "
+                f"{entry.patched[:12]}; make the edit in a stock {tree.release} (pip install --force-reinstall --no-deps "
+                f"sglang=={tree.release}) and adopt it there, or install the patched wheel again",
+            )
+
+
 def changes_to(
     stock: Stock, results: Mapping[str, bytes], both: PatchSet, without: tuple[str, ...]
 ) -> dict[str, bytes | None]:
@@ -172,6 +186,7 @@ def changes_to(
     changes: dict[str, bytes | None] = {}
     rows: dict[str, str] = {}
     files: dict[str, AppliedFile] = {}
+    needed: set[str] = set()
     for name in involved:
         new = results.get(name, pristine[name])
         if tree.sha256(name) != sha256(new):
@@ -182,8 +197,10 @@ def changes_to(
             files[name] = AppliedFile(sha256(pristine[name]), sha256(new), stock.row(name))
             rows[name], rows[kept] = tree.record.fresh_row(name, new), tree.record.fresh_row(kept, pristine[name])
             _note(changes, tree, kept, pristine[name])
-        elif name in stock.files:
-            _note(changes, tree, kept, None)
+            needed.add(kept)
+    # Two files that are the same as released share what is kept of them: it goes with the last one.
+    for kept in sorted({records.backup(tree.info, one.pristine) for one in stock.files.values()} - needed):
+        _note(changes, tree, kept, None)
     said = records.place(tree.info)
     if files:
         text = Applied(stock.release.version, both.digest, both.names, without, files).text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from sglang_ext.patchset.tree import recorded
+from sglang_ext.patchset.tree import metadata_folders, recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ def installed_version(root: str) -> str:
 
 
 def stated_version(root: str) -> str:
-    """The whole version, as the metadata folder is called by."""
+    """The whole version, as the metadata folder is called by: the one with METADATA, or the only one there is."""
     try:
-        names = [n for n in os.listdir(root) if n.startswith("sglang-") and n.endswith(".dist-info")]
+        names = metadata_folders(root, "METADATA") or metadata_folders(root)
     except OSError:
         names = []
     if len(names) != 1:

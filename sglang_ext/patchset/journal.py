@@ -16,7 +16,7 @@ from sglang_ext.patchset.tree import PACKAGE, Tree, TreeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 FOLDER = "sglang-ext"
 SCHEMA = "sglang-ext/journal/1"
@@ -32,6 +32,7 @@ class Lock:
     def __init__(self, tree: Tree) -> None:
         import fcntl
 
+        self.tree = tree
         self.handle = os.open(tree.path(tree.info), os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,6 +60,7 @@ def recover(tree: Tree) -> bool:
     Under the lock. The tree's RECORD may be another one afterwards: read the tree again.
     """
     import json
+    import shutil
 
     place = _journal(tree)
     try:
@@ -70,6 +72,9 @@ def recover(tree: Tree) -> bool:
     except ValueError as error:
         raise TreeError("tree_interrupted", f"{place} cannot be read ({error}); {_reinstall(tree)}") from None
     try:
+        if _installed_since(tree, journal["changes"]):
+            shutil.rmtree(_folder(tree))
+            return True
         _carry_through(tree, journal["changes"])
         os.unlink(place)
         step("journal removed")
@@ -79,33 +84,50 @@ def recover(tree: Tree) -> bool:
     return True
 
 
-def commit(tree: Tree, changes: Mapping[str, bytes | None]) -> None:
-    """Make these files of the tree these bytes (None: no file). Under the lock, after `recover`."""
+def commit(tree: Tree, changes: Mapping[str, bytes | None], first: Callable[[], object] = lambda: None) -> None:
+    """Make these files of the tree these bytes (None: no file). Under the lock, after `recover`.
+
+    A file that is not what ``tree`` read any more is refused: somebody's save would be lost. ``first`` is done when all
+    that can fail has been, and nothing is decided; where it raises, the tree stays.
+    """
     import json
 
     rows = []
     try:
-        _may_write(tree, f"{tree.info}/{FOLDER}")
+        for name in (f"{tree.info}/{FOLDER}", *changes):
+            _may_write(tree, name)
         os.makedirs(_folder(tree), exist_ok=True)
         for number, (name, data) in enumerate(changes.items()):
-            _may_write(tree, name)
             staged = os.path.join(_folder(tree), "new", str(number))
             if data is not None:
                 os.makedirs(os.path.dirname(staged), exist_ok=True)
                 _write(staged, data, tree.path(name))
                 step(f"staged {name}")
-            rows.append({"path": name, "old": tree.sha256(name), "new": _sha256(data), "stage": number})
+            rows.append({"path": name, "old": tree.unchanged(name), "new": _sha256(data), "stage": number})
         text = json.dumps({"schema": SCHEMA, "changes": rows}, indent=1).encode()
         _write(_journal(tree) + ".tmp", text, None)
         step("journal written")
+        first()
+        for name in changes:
+            tree.unchanged(name)
         os.replace(_journal(tree) + ".tmp", _journal(tree))
         _sync(_folder(tree))
+    except TreeError:
+        _sweep(tree)
+        raise
     except OSError as error:
         if not interrupted(tree):
             _sweep(tree)
         raise _unwritable(tree, error) from None
     step("journal in place")
     recover(tree)
+
+
+def _installed_since(tree: Tree, rows: Sequence[dict[str, object]]) -> bool:
+    """Was the release installed anew since, as we advise where nothing else helps? The journal, which no RECORD lists, is
+    of a tree that is gone then: RECORD is neither of its two, and every file is as RECORD says."""
+    sides = [(row["old"], row["new"]) for row in rows if row["path"] == tree.record_name]
+    return bool(sides) and tree.sha256(tree.record_name) not in sides[0] and not any(tree.edited()[:2])
 
 
 def _carry_through(tree: Tree, rows: Sequence[dict[str, object]]) -> None:

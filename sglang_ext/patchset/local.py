@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 
 from sglang_ext.patchset.model import PatchError
-from sglang_ext.patchset.series import LOCAL, SUFFIX, PatchSet, entries, read_file, read_patch
+from sglang_ext.patchset.series import LOCAL, SUFFIX, PatchSet, entries, is_patch_file, read_file, read_patch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sglang_ext.patchset.model import Patch
 
@@ -73,12 +73,11 @@ def local_names(folder: str | None) -> list[str]:
         check_trusted(folder)
     present = []
     for name in sorted(top):
-        if name.endswith(SUFFIX):
+        if is_patch_file(name):
             present.append(name)
         elif os.path.isdir(os.path.join(folder, name)):
-            present += [
-                f"{name}/{one}" for one in sorted(os.listdir(os.path.join(folder, name))) if one.endswith(SUFFIX)
-            ]
+            present += [f"{name}/{one}" for one in sorted(os.listdir(os.path.join(folder, name))) if is_patch_file(one)]
+            _refuse_nested(os.path.join(folder, name))
     if "series" not in top:
         return present
     listed, faults = entries(read_file(folder, "series"), f"{LOCAL}/series")
@@ -87,6 +86,25 @@ def local_names(folder: str | None) -> list[str]:
     if faults:
         raise LocalError("local_patch_misfit", f"{folder}: {faults[0]}")
     return listed + [name for name in present if name not in listed]
+
+
+def nested(group: str) -> Iterator[str]:
+    """Every folder inside a group, and what lies in those; a hidden one (`.git`) is of another tool."""
+    for where, folders, files in os.walk(group):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.join(where, name) for name in folders)
+        if where != group:
+            yield from (os.path.join(where, name) for name in sorted(files))
+
+
+def _refuse_nested(group: str) -> None:
+    """A patch deeper down is in no group and would not be in: say so. Raises LocalError."""
+    for path in nested(group):
+        if is_patch_file(os.path.basename(path)) and os.path.isfile(path):
+            raise LocalError(
+                "local_patch_misfit",
+                f"local patch {path} lies deeper than a group, which is one folder of patches: move it up into {group}",
+            )
 
 
 def check_trusted(folder: str) -> None:
@@ -110,12 +128,22 @@ def short(name: str) -> str:
     return name.removeprefix(f"{LOCAL}/").removesuffix(SUFFIX)
 
 
+def _meant(names: Sequence[str], wanted: str) -> list[str]:
+    """The patches that a name of one, or of a group, stands for."""
+    return [name for name in names if short(name) == short(wanted) or name.startswith(f"{short(wanted)}/")]
+
+
+def still_there(folder: str | None, without: Iterable[str]) -> list[str]:
+    """Those names in ``without`` that are a local patch or group now. Raises PatchError."""
+    names = local_names(folder)
+    return [name for name in without if _meant(names, name)]
+
+
 def local_files(folder: str | None, without: Iterable[str] = ()) -> list[tuple[str, bytes]]:
     """(`local/...`, bytes) of every patch that is in. A name in ``without`` that is none raises: it may be a slip."""
     names = kept = local_names(folder)
     for unwanted in without:
-        wanted = short(unwanted)
-        meant = [name for name in names if short(name) == wanted or name.startswith(f"{wanted}/")]
+        meant = _meant(names, unwanted)
         if not meant:
             there = ", ".join(map(short, names)) or "none"
             raise LocalError(

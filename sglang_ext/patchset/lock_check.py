@@ -36,6 +36,13 @@ def check_lock(
     A local patch that does not fit a release is told, and is no fault of the lock.
     """
     lock = load_lock(os.path.join(patches, "upstream.toml"))
+    unknown = [version for version in releases if lock.release(version) is None]
+    if unknown:
+        raise TreeError(
+            "unsupported_upstream",
+            f"--release {unknown[0]} is not in the lock of this sglang-ext, which patches {lock.described()}; name one of "
+            "these, or install the sglang-ext that is for it",
+        )
     wanted = [lock.get(version) for version in releases] if releases else list(lock.releases)
     faults = lint_series(patches)
     local = parsed(local_files(local_folder(patches)))

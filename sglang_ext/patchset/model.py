@@ -16,7 +16,10 @@ class PatchError(ValueError):
 
 
 class Hunk(Record):
-    """One hunk; `lines` keep their tag and newline (or its absence): b" context\\n", b"-old\\n", b"+new"."""
+    """One hunk; `lines` keep their tag and newline (or its absence): b" context\\n", b"-old\\n", b"+new".
+
+    The starts are those of the first line, from 1, also where a side is empty: there diff tools write the line before it.
+    """
 
     __slots__ = ("old_start", "new_start", "section", "lines")
     old_start: int
@@ -69,4 +72,4 @@ def render(patch: Patch) -> str:
 
 
 def _range(start: int, count: int) -> str:
-    return str(start) if count == 1 else f"{start},{count}"
+    return str(start) if count == 1 else f"{start if count else start - 1},{count}"

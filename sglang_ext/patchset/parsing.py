@@ -86,11 +86,13 @@ def _hunks(lines: Sequence[str], at: int, origin: str, target: str) -> Iterator[
             raise PatchError(_surplus(lines, at, origin, where, number))
         old_start, old_count, new_start, new_count, section = _numbers(lines[at], f"{where} (line {at + 1})")
         body, at = _body(lines, at, old_count, new_count, f"{where} (`{lines[at]}`)")
-        hunk = Hunk(old_start, new_start, section, body)
         if all(line[:1] == b" " for line in body):
             raise PatchError(f"{where} changes nothing: take it out.")
-        if not old_count or not new_count:
+        if (not old_count and old_start) or (not new_count and new_start):
             raise PatchError(f"{where} has a side without any line, so nothing anchors it: make the diff with context.")
+        # Line 0 is the whole of an empty file. Counted from 1, as all others, such a hunk fits only there (diff.py).
+        old_start, new_start = old_start + (not old_count), new_start + (not new_count)
+        hunk = Hunk(old_start, new_start, section, body)
         if old_start < old_end:
             raise PatchError(f"{where} starts at line {old_start}, before the hunk above it ends: sort or merge them.")
         if new_start != old_start + shift:

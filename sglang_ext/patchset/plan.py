@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from sglang_ext.patchset import applied as records
 from sglang_ext.patchset.installed import (
     OverlayError,
     found_hashes,
@@ -22,9 +23,11 @@ from sglang_ext.patchset.local import (
     left_out,
     local_files,
     local_folder,
+    nested,
     not_importable,
     parsed,
     short,
+    still_there,
 )
 from sglang_ext.patchset.lock import Lock, Release, load_lock
 from sglang_ext.patchset.model import PatchError
@@ -86,6 +89,7 @@ class Plan:
         for name in self.release.patches or patch_names(self.patches):
             yield os.path.join(self.patches, *name.split("/"))
         yield self.root  # the names of its metadata folders
+        yield from records.folders(self.root)  # the journal of an apply or revert, and what it left
         for target in self.patched:
             yield os.path.join(self.root, target)
         if self.local:
@@ -99,6 +103,7 @@ class Plan:
             yield path
             if os.path.isdir(path):  # a group, also one that is a link
                 yield from (os.path.join(path, one) for one in sorted(os.listdir(path)))
+                yield from nested(path)
 
     def bytes(self) -> Mapping[str, bytes]:
         """What the copies hold; made when it is asked for, and by then it must compile."""
@@ -117,6 +122,11 @@ def plan(root: str, patches: str) -> Plan:
     Raises OverlayError, and PatchError where our own files are broken.
     """
     lock = load_lock(os.path.join(patches, "upstream.toml"))
+    if records.cut_off(root):  # whatever the locked files are: a local patch may be in or out of another one
+        raise OverlayError(
+            "tree_interrupted",
+            f"an apply or revert of the sglang in {root} ended halfway; run it again: sglang-ext patches apply, or revert",
+        )
     try:
         kind, release, hashes = identify(root, lock)
     except OverlayError:
@@ -124,10 +134,9 @@ def plan(root: str, patches: str) -> Plan:
         if found is None:
             raise
         return found
-    if kind == "patched":
-        found = _in_place(root, patches, lock)
-        if found is not None:
-            return found
+    found = _in_place(root, patches, lock)  # also where ours are out: what a local patch made may still be in
+    if found is not None:
+        return found
     digest = patch_set_digest(patches, release.patches)
     local = _local(patches, left_out())
     if not local:
@@ -140,38 +149,46 @@ def plan(root: str, patches: str) -> Plan:
     return Plan(OVERLAY, root, patches, release, digest_with(digest, local), hashes, patched, local, results)
 
 
-def _local(patches: str, without: Sequence[str]) -> list[tuple[str, bytes]]:
+def _local(patches: str, without: Sequence[str], before: Sequence[str] = ()) -> list[tuple[str, bytes]]:
+    """The local patches that are in. A name in ``before``, left out when the tree was patched, may be gone by now."""
+    folder = local_folder(patches)
     try:
-        return local_files(local_folder(patches), without)
+        return local_files(folder, [*without, *(still_there(folder, before) if before else ())])
     except PatchError as error:
         raise OverlayError(getattr(error, "code", "local_patch_misfit"), str(error)) from None
 
 
 def _in_place(root: str, patches: str, lock: Lock) -> Plan | None:
     """What `patches apply` made of the tree, if it did: it must still be that, and what it would make of it now."""
-    from sglang_ext.patchset import applied as records
-
-    if records.cut_off(root):
-        raise OverlayError(
-            "tree_interrupted",
-            f"an apply or revert of the sglang in {root} ended halfway; run it again: sglang-ext patches apply, or revert",
-        )
     try:
         applied = records.of_root(root)
-    except PatchError:
-        return None  # unreadable: the tree is judged as if nobody had said anything
-    release = lock.release(applied.release) if applied else None
-    if applied is None or release is None:
+    except PatchError as error:  # what else was patched is not known: no digest can be said of it
+        raise OverlayError("upstream_file_changed", str(error)) from None
+    if applied is None:
         return None
+    release = lock.release(applied.release)
+    if release is None:
+        raise OverlayError(
+            "unsupported_upstream",
+            f"the sglang in {root} was patched in place as sglang {applied.release}, and this sglang-ext patches "
+            f'{lock.described()}; run: pip install "sglang=={lock.supported()[-1]}"',
+        )
     found = found_hashes(root, applied.files)
     for name, entry in applied.files.items():
-        if found[name] != entry.patched:
+        if found[name] not in (entry.pristine, entry.patched):
             raise OverlayError(
                 "upstream_file_changed",
                 f"{os.path.join(root, name)} is not what patches apply made it: sha256 {found[name][:12]}, expected "
                 f"{entry.patched[:12]}; keep the edit as a local patch: sglang-ext patches adopt",
             )
-    local = _local(patches, [*left_out(), *applied.without])
+    out = [name for name, entry in applied.files.items() if found[name] == entry.pristine]
+    if out:
+        raise OverlayError(
+            "upstream_half_patched",
+            f"the sglang in {root} was patched in place, but {', '.join(out)} is as released now: expected all patched; "
+            "run: sglang-ext patches apply, or revert",
+        )
+    local = _local(patches, left_out(), applied.without)
     digest = digest_with(patch_set_digest(patches, release.patches), local)
     if digest != applied.digest:
         raise OverlayError(

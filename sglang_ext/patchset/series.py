@@ -111,10 +111,15 @@ def entries(data: bytes, name: str) -> tuple[list[str], list[str]]:
     return found, faults
 
 
+def is_patch_file(name: str) -> bool:
+    """Is a file of this name a patch? Emacs puts a link `.#NAME` beside a file that is open, and it leads nowhere."""
+    return name.endswith(SUFFIX) and not name.startswith(".#")
+
+
 def variants(folder: str, entry: str) -> list[str]:
     """The variants in a folder of the series, oldest first; SeriesError where there is none, or one named otherwise."""
     try:
-        present = [name for name in os.listdir(os.path.join(folder, *entry.split("/"))) if name.endswith(SUFFIX)]
+        present = [name for name in os.listdir(os.path.join(folder, *entry.split("/"))) if is_patch_file(name)]
     except OSError as error:
         raise SeriesError(
             f"Folder {entry} of the series cannot be read ({error.strerror}): restore it or take the line out."

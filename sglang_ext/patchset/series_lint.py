@@ -9,9 +9,9 @@ from sglang_ext.patchset.lock import version_key
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.series import (
     LOCAL,
-    SUFFIX,
     SeriesError,
     entries,
+    is_patch_file,
     patch_names,
     read_file,
     read_patch,
@@ -143,5 +143,5 @@ def _present(folder: str) -> set[str]:
         if where == folder and LOCAL in folders:
             folders.remove(LOCAL)
         below = os.path.relpath(where, folder).replace(os.sep, "/")
-        found |= {name if below == "." else f"{below}/{name}" for name in names if name.endswith(SUFFIX)}
+        found |= {name if below == "." else f"{below}/{name}" for name in names if is_patch_file(name)}
     return found

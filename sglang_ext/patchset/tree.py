@@ -35,6 +35,13 @@ def find_root() -> str:
     return os.path.dirname(os.path.dirname(os.path.abspath(spec.origin)))
 
 
+def metadata_folders(root: str, *holding: str) -> list[str]:
+    """The metadata folders of sglang in ``root`` that hold these files, by name. One without METADATA is what an uninstall
+    could not remove: it says nothing of what is installed. Raises OSError."""
+    names = [n for n in os.listdir(root) if n.startswith(f"{PACKAGE}-") and n.endswith(".dist-info")]
+    return [n for n in names if all(os.path.isfile(os.path.join(root, n, file)) for file in holding)]
+
+
 class Installed:
     """The text of a RECORD: rows by path, changed without touching any other byte."""
 
@@ -83,14 +90,13 @@ class Tree:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self.first: dict[str, str | None] = {}  # each file that was read: its sha256 when it was read first
         try:
-            names = os.listdir(self.root)
+            names, infos = os.listdir(self.root), metadata_folders(self.root, "METADATA")
         except OSError as error:
             raise TreeError(
                 "sglang_missing", f"folder {root} cannot be read ({error.strerror}); name another --root"
             ) from None
-        infos = [n for n in names if n.startswith(f"{PACKAGE}-") and n.endswith(".dist-info")]
-        infos = [n for n in infos if os.path.isfile(os.path.join(self.root, n, "METADATA"))]
         if PACKAGE not in names:
             raise TreeError(
                 "sglang_missing", f"there is no sglang in {root}; name the folder that holds it with --root"
@@ -126,22 +132,32 @@ class Tree:
     def need(self, name: str) -> bytes:
         """The bytes of a file. Raises OSError."""
         with open(self.path(name), "rb") as file:
-            return file.read()
+            data = file.read()
+        self.first.setdefault(name, _sha256(data))
+        return data
 
     def read(self, name: str) -> bytes | None:
         """The bytes of a file, or None where there is none."""
         try:
             return self.need(name)
         except (FileNotFoundError, NotADirectoryError):
+            self.first.setdefault(name, None)
             return None
 
     def sha256(self, name: str) -> str | None:
         data = self.read(name)
-        if data is None:
-            return None
-        import hashlib
+        return None if data is None else _sha256(data)
 
-        return hashlib.sha256(data).hexdigest()
+    def unchanged(self, name: str) -> str | None:
+        """The sha256 of a file, still what it was when it was read first. Raises TreeError: somebody saved it meanwhile."""
+        found = self.sha256(name)
+        if found != self.first[name]:
+            raise TreeError(
+                "tree_busy",
+                f"{self.path(name)} was changed while this ran: read as sha256 {str(self.first[name])[:12]}, found "
+                f"{str(found)[:12]}; nothing in the tree was changed, run this again",
+            )
+        return found
 
     def edited(self) -> tuple[list[str], list[str], list[str]]:
         """Package files that are not what RECORD says: changed, missing, and there without a row.
@@ -187,6 +203,12 @@ def recorded(root: str, version: str, name: str) -> str | None:
         return base64.urlsafe_b64decode(value + b"=" * (-len(value) % 4)).hex() or None
     except ValueError:
         return None
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _fields(line: str) -> tuple[str, str, str]:

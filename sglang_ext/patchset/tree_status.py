@@ -6,7 +6,16 @@ import os
 
 from sglang_ext.patchset.inplace import Stock, known_release
 from sglang_ext.patchset.journal import interrupted
-from sglang_ext.patchset.local import apply_local, digest_with, left_out, local_files, local_folder, parsed, short
+from sglang_ext.patchset.local import (
+    apply_local,
+    digest_with,
+    left_out,
+    local_files,
+    local_folder,
+    parsed,
+    short,
+    still_there,
+)
 from sglang_ext.patchset.lock import load_lock
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.series import load_patch_set
@@ -46,7 +55,12 @@ def look(root: str, patches: str, *, armed: bool = True) -> Report:
     targets = _targets(stock)
     report["supported"], report["targets"] = True, targets
     changed, report["missing"], report["added"] = tree.edited()
-    by_us = {str(one["file"]) for one in targets if one["found"] == "patched"}
+    # One that is as released where RECORD has it patched was taken out by somebody, which apply and revert both mend.
+    by_us = {
+        str(one["file"])
+        for one in targets
+        if one["found"] == "patched" or (one["found"] == "pristine" and one["file"] in stock.files)
+    }
     report["edited"] = edited = [name for name in changed if name not in by_us]
     found = [str(one["found"]) for one in targets]
     if interrupted(tree):
@@ -65,7 +79,7 @@ def look(root: str, patches: str, *, armed: bool = True) -> Report:
         })  # fmt: skip
     elif set(found) == {"patched"}:
         state = "patched"
-    elif set(found) == {"pristine"}:
+    elif set(found) == {"pristine"} and not stock.applied:
         state = "pristine"
     else:
         state = "half"
@@ -75,20 +89,25 @@ def look(root: str, patches: str, *, armed: bool = True) -> Report:
             "run: sglang-ext patches apply, or revert",
         })  # fmt: skip
     report["state"] = state
-    if stock.baked:
-        report["mode"] = "baked"
-    elif stock.applied or state == "patched":
-        report["mode"] = "in_place"
-    elif state == "pristine" and armed:
-        report["mode"] = "overlay"
-    _local(report, problems, stock, ours, release, folder)
-    if stock.applied and state == "patched" and report["digest"] != stock.applied.digest:
+    within = _local(report, problems, stock, ours, release, folder)
+    report["mode"] = _mode(stock, state, armed=armed, local=within)
+    if stock.applied and state == "patched" and report["digest"] not in (None, stock.applied.digest):
         problems.append({
             "code": "in_place_stale",
             "message": f"{tree.root} was patched in place with patch set {stock.applied.digest[:12]}, it is "
             f"{str(report['digest'])[:12]} now; run: sglang-ext patches apply",
         })  # fmt: skip
     return report
+
+
+def _mode(stock: Stock, state: str, *, armed: bool, local: bool) -> str:
+    """How the patch set gets in: the word that a plan has for it (plan.py). ``local``: are local patches in?"""
+    if stock.applied:
+        return "in_place"
+    patched = stock.baked or state == "patched"  # by a wheel or by hand: nobody left a record
+    if patched and not local:
+        return "baked"
+    return "overlay" if armed and (patched or state == "pristine") else "none"
 
 
 def _targets(stock: Stock) -> list[dict[str, object]]:
@@ -111,16 +130,19 @@ def _targets(stock: Stock) -> list[dict[str, object]]:
 
 def _local(
     report: Report, problems: list[dict[str, str]], stock: Stock, ours: PatchSet, release: Release, folder: str | None
-) -> None:
-    """The local patches, whether each is in and fits after those before it; and the digest of what would be in."""
-    without = [*left_out(), *(stock.applied.without if stock.applied else ())]
+) -> bool:
+    """The local patches, whether each is in and fits after those before it; and the digest of what would be in. Returns
+    whether there are any that are in."""
+    without = list(left_out())
     try:
+        if stock.applied:
+            without += still_there(folder, stock.applied.without)
         everything = local_files(folder)
         files = local_files(folder, dict.fromkeys(without))
         patches = {patch.origin: patch for patch in parsed(everything)}
     except PatchError as error:
         problems.append(_problem(error))
-        return
+        return False
     report["digest"] = digest_with(ours.digest, files)
     report["without"] = list(dict.fromkeys(without))
     within = {name for name, _ in files}
@@ -141,6 +163,7 @@ def _local(
                 problems.append(_problem(error))
         rows.append(row)
     report["local"] = rows
+    return bool(within)
 
 
 def _problem(error: PatchError) -> dict[str, str]:

@@ -11,6 +11,9 @@ ROWS: dict[str, Reason] = {
         "Drop one of the two; the message names both.",
         2,
     ),
+    "port_invalid": Reason(
+        FAIL, "The server's --port is no TCP port.", "Give a number from 1 to 65535, in ASCII digits.", 2
+    ),
     "port_taken": Reason(FAIL, "Somebody listens on the server's port already.", "Stop it, or choose another --port."),
     "switched_off": Reason(FAIL, "SGLANG_EXT=0 is set.", "Unset it, or start plain SGLang."),
     "hook_not_armed": Reason(
@@ -50,7 +53,9 @@ ROWS: dict[str, Reason] = {
         "Keep own edits as patches (`sglang-ext patches adopt`), or reinstall that sglang release.",
     ),
     "upstream_half_patched": Reason(
-        FAIL, "Some target files are patched and others are not.", "Reinstall that sglang release."
+        FAIL,
+        "Some target files are patched and others are not.",
+        "Patched in place: `sglang-ext patches apply` or `revert` makes it whole. Else reinstall that sglang release.",
     ),
     "local_patch_unknown": Reason(
         FAIL,

@@ -6,7 +6,9 @@ from sglang_ext.reasons.model import FAIL, UNKNOWN, Reason
 
 ROWS: dict[str, Reason] = {
     "tree_busy": Reason(
-        FAIL, "Another process is changing the installed sglang.", "Wait for it, then run the command again."
+        FAIL,
+        "Another process is changing the installed sglang, or a file of it was saved while the command ran.",
+        "Wait for it, then run the command again; nothing in the tree was changed.",
     ),
     "tree_unwritable": Reason(
         FAIL,
@@ -25,7 +27,8 @@ ROWS: dict[str, Reason] = {
     ),
     "adopt_refused": Reason(
         FAIL,
-        "An edit cannot become a patch: a file was added or deleted, is no text, or was changed on lines of another patch.",
+        "An edit cannot become a patch: a file was added or deleted, is no text, or was changed on lines of another patch; or "
+        "the patch can have no such name, or no line in series.",
         "Do as the message says; nothing was changed.",
     ),
     "wheel_missing": Reason(
@@ -53,4 +56,9 @@ ROWS: dict[str, Reason] = {
         FAIL, "The run directory cannot be made private and ours.", "Name another place with --run-dir.", 2
     ),
     "server_ended": Reason(FAIL, "SGLang ended before its workers could be verified.", "See its log above."),
+    "not_ended": Reason(
+        FAIL,
+        "Processes of a launch were killed and are still there: they wait in the kernel (state D), for a driver or a disk.",
+        "See dmesg; where they stay, the driver or the host has to be restarted.",
+    ),
 }

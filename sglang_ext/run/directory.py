@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 from sglang_ext.quick import Any
+from sglang_ext.run.process import namespace
 
 RUN_DIR = "SGLANG_EXT_RUN_DIR"
 RUN_ID = "SGLANG_EXT_RUN_ID"
@@ -175,15 +176,19 @@ def begin(
 ) -> dict[str, Any]:
     """Write run.json. ``mode``: launcher or engine; ``policy``: strict, warn or off; ``owner``: pid, start time; ``accepted``:
     the codes of findings about values that were taken for wanted; ``patchset``: the digest every process of it must run.
+
+    The id rides in every process's environment: a worker that cannot find the directory must know whether to refuse, and it
+    may not where no launcher demanded anything (`bootstrap.demanded`).
     """
     run = {
         "schema": SCHEMA,
-        "id": os.path.basename(directory.path) + "-" + os.urandom(4).hex(),
+        "id": f"{os.path.basename(directory.path)}-{os.urandom(4).hex()}{'' if mode == 'launcher' else '-own'}",
         "created": time.time(),
         "mode": mode,
         "policy": policy,
         "dry_run": dry_run,
         "owner": {"pid": owner[0], "start_time": owner[1]},
+        "pid_namespace": namespace("self", "pid"),  # where that pid means something: containers may share /tmp
         "accepted": sorted(accepted),
         "patchset": patchset,
     }

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from sglang_ext import reasons
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
-from sglang_ext.hide import presentable
+from sglang_ext.hide import HIDDEN, presentable
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.quick import Any, NamedTuple
 from sglang_ext.run.attestation import Call
@@ -209,6 +209,7 @@ class _Check:
         """What NCCL makes of this worker's values; what there is to say of equal workers is said once."""
         if environment is None:
             return NOTHING_READ
+        environment = {name: value for name, value in environment.items() if value != HIDDEN}
         wanted = {name: term.want for name, term in self.contract.terms.items()}
         root = root_of(pid)
         key = (nccl.version, root, tuple(of_interest(environment).items()))
@@ -312,7 +313,7 @@ class _Check:
         )
         for name in sorted(names):
             values = {pid: env.get(name) for pid, (_, env) in self.now.items()}
-            if len(set(values.values())) > 1:
+            if len(set(values.values())) > 1 and HIDDEN not in values.values():
                 same = same_to(name, self._version())
                 sides: dict[str | None, list[str]] = {}
                 for pid, value in values.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sglang_ext.contract.names import is_nccl
+from sglang_ext.hide import HIDDEN
 from sglang_ext.nccl import library
 from sglang_ext.nccl.version import version_text
 from sglang_ext.quick import TYPE_CHECKING, Any
@@ -54,8 +55,8 @@ def same_to(name: str, version: tuple[int, ...] | None) -> Same:
 
     def same(one: str | None, other: str | None) -> bool:
         if one == other:
-            return True
-        if version is None or one is None or other is None or not is_nccl(name):
+            return one != HIDDEN  # what is behind it is not known
+        if version is None or one is None or other is None or not is_nccl(name) or HIDDEN in (one, other):
             return False
         from sglang_ext.nccl.understand import understand
 

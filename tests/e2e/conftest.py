@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,13 @@ TOKENS = 24
 NCCL = {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}
 CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 CONTRACT = {**NCCL, **CONNECTIONS}
+
+
+# A test run in the background of a script is started with SIGINT ignored, one under nohup with SIGHUP: servers started by it
+# would keep that, and tests that send them would wait for ever. A handler that does nothing is not handed on.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda number, frame: None)
 
 
 def sets(variables: Mapping[str, str]) -> list[str]:

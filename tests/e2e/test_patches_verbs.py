@@ -157,7 +157,7 @@ def test_what_is_refused(case: Case, tmp_path: Path) -> None:
     assert case.patches("apply", "--without", "nix", rc=2)["problems"][0]["code"] == "local_patch_unknown"
     (case.root / EDITED[0]).write_bytes(b"")
     assert case.patches("apply", rc=1)["problems"][0]["code"] == "upstream_file_changed"
-    assert case.patches("check", "--release", "0.0.1", rc=1)["problems"][0]["code"] == "patch_set_broken"
+    assert case.patches("check", "--release", "0.0.1", rc=2)["problems"][0]["code"] == "unsupported_upstream"
 
 
 def test_pip_installs_and_removes_what_was_patched_in_place(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from sglang_ext.patchset import adopt as adopting
+from sglang_ext.patchset import journal
 from sglang_ext.patchset.adopt import Adopted, Asked, adopt
 from sglang_ext.patchset.header import KEYS, lint_header
-from sglang_ext.patchset.inplace import put_in
-from sglang_ext.patchset.local import local_files, local_names, parsed
+from sglang_ext.patchset.inplace import put_in, take_out
+from sglang_ext.patchset.local import FOLDER, local_files, local_names, parsed
+from sglang_ext.patchset.local_store import keep, names_for
 from sglang_ext.patchset.merge import merge
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.tree import Tree
@@ -194,8 +198,143 @@ def test_names_that_are_none(site: Site, name: str) -> None:
 def test_a_taken_name(site: Site) -> None:
     site.add_local("a.patch", ONE, b"line_9 = 9", b"line_9 = 'a'")
     site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
-    refused(site, "there is a local patch a already", name="a")
+    refused(site, "there is a local patch or group a already", name="a")
     refused(site, "is not an edited file", ONE)
+
+
+@pytest.mark.parametrize("files", [(OTHER,), (OTHER, TWO)])
+def test_a_name_that_is_a_groups_joins_no_group(site: Site, files: tuple[str, ...]) -> None:
+    """`--without fast` would leave out what it did not before."""
+    site.add_local("fast/x.patch", ONE, b"line_9 = 9", b"line_9 = 'a'")
+    for name in files:
+        site.edit(name, b"line_3 = 3", b"line_3 = 0")
+    refused(site, "there is a local patch or group fast already", *files, name="fast")
+
+
+def test_two_files_of_a_group_with_one_name(site: Site) -> None:
+    """deep/two.py and deep.two.py are called alike; neither patch may take the place of the other."""
+    found = names_for(str(site.local), [TWO, "sglang/srt/deep.two.py"], "pair")
+    assert found == {TWO: "pair/srt.deep.two.patch", "sglang/srt/deep.two.py": "pair/srt.deep.two-2.patch"}
+    site.add_local("srt.deep.two/x.patch", ONE, b"line_9 = 9", b"line_9 = 'a'")
+    assert names_for(str(site.local), [TWO], None) == {TWO: "srt.deep.two-2.patch"}
+
+
+SERIES = "# mine, in this order\nz.patch   # first of all\n\ny.patch"
+
+
+def test_lines_are_added_to_series_and_nothing_else_is_changed(site: Site) -> None:
+    for name, target in (("z.patch", ONE), ("y.patch", TWO), ("unlisted.patch", PACKAGE)):
+        site.add_local(name, target, b"line_20 = 20", b"line_20 = 0")
+    (site.local / "series").write_text(SERIES)
+    site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
+    before = local_names(str(site.local))
+    run(site)
+    assert (site.local / "series").read_text() == SERIES + "\nunlisted.patch\nsrt.other.patch\n"
+    assert local_names(str(site.local)) == [*before, "srt.other.patch"]
+    put_in(*site.where())
+
+
+@pytest.mark.parametrize("name", ["my fix.patch", "group/a b.patch", "a#b.patch", "#.patch"])
+def test_a_name_that_series_cannot_hold_is_said_before_anything_is_written(site: Site, name: str) -> None:
+    """It works while no order is written down; with its line in series every launch would be refused."""
+    site.add_local(name, ONE, b"line_9 = 9", b"line_9 = 'a'")
+    assert local_names(str(site.local)) == [name]
+    site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
+    refused(site, f"{name} has a name that cannot be listed in series", dry_run=True)
+    refused(site, "rename it, then run this again")
+    assert not (site.local / "series").exists()
+    (site.local / name).rename(site.local / "named.patch")
+    run(site)
+    assert local_names(str(site.local)) == ["named.patch", "srt.other.patch"]
+
+
+@pytest.mark.parametrize("moment", ["_pristine", "_make", "patched"])
+def test_a_save_while_it_runs_is_not_lost(site: Site, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
+    deed = getattr(adopting, moment)
+
+    def slow(*args: object) -> object:
+        done = deed(*args)
+        site.edit(OTHER, b"line_9 = 9", b"line_9 = 'saved'")
+        return done
+
+    monkeypatch.setattr(adopting, moment, slow)
+    with pytest.raises(PatchError, match=r"other\.py was changed while this ran: .* run this again") as error:
+        run(site)
+    assert getattr(error.value, "code", None) == "tree_busy"
+    assert b"'saved'" in (site.root / OTHER).read_bytes() and not site.local.exists()
+    assert not (site.info / "sglang-ext").exists()
+    monkeypatch.undo()
+    monkeypatch.setenv(FOLDER, str(site.local))
+    run(site)
+    put_in(*site.where())
+    assert b"'saved'" in (site.root / OTHER).read_bytes() and b"line_3 = 0" in (site.root / OTHER).read_bytes()
+
+
+def test_a_save_while_the_patches_are_written_is_not_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
+
+    def slow(*args: object) -> None:
+        keep(*args)  # type: ignore[arg-type]
+        site.edit(OTHER, b"line_9 = 9", b"line_9 = 'saved'")
+
+    monkeypatch.setattr(adopting, "keep", slow)
+    with pytest.raises(PatchError, match=r"other\.py was changed while this ran"):
+        run(site)
+    assert (site.root / OTHER).read_bytes() == edited.replace(b"line_9 = 9", b"line_9 = 'saved'")
+    monkeypatch.setattr(adopting, "keep", keep)
+    assert list(run(site).patches) == ["srt.other-2.patch"]
+    put_in(*site.where())
+    assert (site.root / OTHER).read_bytes() == edited.replace(b"line_9 = 9", b"line_9 = 'saved'")
+
+
+def test_a_tree_that_may_not_be_written_leaves_no_patches_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.edit(OTHER, b"line_3 = 3", b"line_3 = 0")
+    site.edit(TWO, b"line_3 = 3", b"line_3 = 0")
+    closed = str(site.root / "sglang/srt/deep")
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != closed)
+    refused(site, "nothing was changed", code="tree_unwritable")
+    assert not site.local.exists()
+    monkeypatch.undo()
+    monkeypatch.setenv(FOLDER, str(site.local))
+    write = journal._write
+
+    def full(path: str, data: bytes, like: str | None) -> None:
+        if path.endswith("journal.json.tmp"):
+            raise OSError(28, "No space left on device", path)
+        write(path, data, like)
+
+    monkeypatch.setattr(journal, "_write", full)
+    refused(site, "nothing was changed", code="tree_unwritable")
+    assert not site.local.exists()
+
+
+def test_without_edits_a_tree_patched_in_place_stays_so(site: Site) -> None:
+    site.add_local("a.patch", OTHER, b"line_9 = 9", b"line_9 = 'a'")
+    put_in(*site.where())
+    before = site.snapshot()
+    for dry_run in (True, False):
+        found = run(site, dry_run=dry_run)
+        assert (found.patches, found.stock, found.left) == ({}, (), ()) and site.snapshot() == before
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_file_that_is_empty_upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    empty = "sglang/srt/__init__.py"
+    monkeypatch.setitem(FILES, empty, b"")
+    site = Site(tmp_path, monkeypatch)
+    before = site.snapshot()
+    (site.root / empty).write_bytes(b"import os\nx = 1" + end)
+    (site.root / OTHER).write_bytes(b"")  # and one that is empty now
+    found = run(site)
+    assert site.snapshot() == before and list(found.patches) == ["srt.__init__.patch", "srt.other.patch"]
+    assert "\n@@ -0,0 +1,2 @@\n+import os\n" in (site.local / "srt.__init__.patch").read_text()
+    put_in(*site.where())
+    assert (site.root / empty).read_bytes() == b"import os\nx = 1" + end
+    assert (site.root / OTHER).read_bytes() == b""
+    assert put_in(*site.where()).deed == "already"
+    take_out(*site.where())
+    assert site.snapshot() == before
 
 
 def test_only_the_locked_wheel_is_believed(site: Site, tmp_path: Path) -> None:

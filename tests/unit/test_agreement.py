@@ -7,7 +7,15 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
+from sglang_ext.contract.decide import decide
 from sglang_ext.delivery.agreement import agree, differing
+from sglang_ext.delivery.context import Context
+from sglang_ext.delivery.options import LOG_VARIABLES
+from sglang_ext.delivery.seams.scheduler import own_log
+from sglang_ext.delivery.supervisor import nccl_log
+from sglang_ext.run.directory import RunDirectory
 
 
 class MemoryStore:
@@ -55,6 +63,37 @@ def together(statements: list[dict[str, Any]], timeout: float = 5.0) -> list[tup
 def test_equal_ranks_differ_in_nothing() -> None:
     assert differing({0: statement(NCCL_ALGO="Ring"), 1: statement(NCCL_ALGO="Ring")}) == []
     assert differing({0: statement()}) == []
+
+
+def test_what_a_launcher_set_for_its_own_node_may_differ() -> None:
+    """--nccl-log on several nodes: each log lies in the run directory of its node; one without a log is no fault either."""
+    one = {**statement(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/run/a/nccl.%h.%p.log"), "own": list(LOG_VARIABLES)}
+    two = {**statement(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/run/b/nccl.%h.%p.log"), "own": list(LOG_VARIABLES)}
+    assert differing({0: one, 1: two}) == []
+    assert differing({0: one, 1: {**statement(NCCL_DEBUG="WARN"), "own": []}}) == []
+    (clause,) = differing({0: one, 1: {**two, "nccl": {**two["nccl"], "NCCL_ALGO": "Ring"}}})
+    assert clause == "NCCL_ALGO is absent on rank 0 but Ring on rank 1"
+    assert len(differing({0: statement(NCCL_DEBUG_FILE="/a"), 1: statement(NCCL_DEBUG_FILE="/b")})) == 1
+
+
+@pytest.mark.parametrize("folder", ["/run/a", "/run/100%/a"])
+def test_only_the_log_of_the_run_itself_is_the_launchers_own(folder: str) -> None:
+    context = Context(RunDirectory(folder), {"id": "r"}, decide(None, (), (), {}))
+    assert own_log(context, dict(nccl_log(folder, "init"))) == list(LOG_VARIABLES)
+    for file in (None, "/tmp/nccl.%h.%p.log", f"{folder}-2/nccl.log"):
+        assert own_log(context, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": file}) == []
+
+
+def test_a_store_that_is_gone_is_no_agreement_and_no_error() -> None:
+    class Gone(MemoryStore):
+        def set(self, key: str, value: str) -> None:
+            raise RuntimeError("Broken pipe\nat Store.cpp:1")
+
+    code, message = agree(Gone(), 1, 2, statement(), 0.1)
+    assert (
+        code == "agreement_timeout"
+        and "rank 1 of 2 could not state its environment to the others (Broken pipe)" in message
+    )
 
 
 def test_who_holds_what_is_named() -> None:

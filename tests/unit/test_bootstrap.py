@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from sglang_ext.contract.model import Contract
+from sglang_ext.delivery.context import new_run
 from sglang_ext.patchset.diff import make, render
 from sglang_ext.patchset.lock import Lock, LockedFile, Release, dump_lock
 from sglang_ext.patchset.series import patch_set_digest
@@ -393,6 +395,17 @@ def test_the_kill_switch_is_stronger_than_a_run(tmp_path: Path) -> None:
     site = Site(tmp_path)
     spoil(site)
     assert quiet(site.run(IMPORT, SGLANG_EXT="0", SGLANG_EXT_RUN_ID="run-1")) == "stock stock\n"
+
+
+def test_a_server_of_nobody_s_launcher_refuses_nothing(tmp_path: Path) -> None:
+    """Its run is made by the engine, which the id in every worker's environment says."""
+    context = new_run(Contract({}), mode="engine", policy="warn", path=str(tmp_path / "run-1"))
+    site = Site(tmp_path)
+    spoil(site)
+    done = site.run(IMPORT, SGLANG_EXT_RUN_ID=context.id)
+    assert done.returncode == 0 and "running stock, unpatched" in done.stderr
+    launched = new_run(Contract({}), mode="launcher", policy="warn", path=str(tmp_path / "run-2"))
+    assert "ImportError: sglang-ext: " in site.run(IMPORT, SGLANG_EXT_RUN_ID=launched.id).stderr
 
 
 @pytest.mark.parametrize("require", [False, True])

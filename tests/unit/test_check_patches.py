@@ -241,3 +241,15 @@ def test_syntax_newer_than_the_wheels_python(patches: Path, tmp_path: Path) -> N
     path.write_text(render(make(TARGET, STOCK, patched, "a.patch", HEADER)))
     done = _run("--patches", patches, "--write", "--wheel", _wheel(tmp_path))
     assert (done.returncode, "does not compile after patching" in done.stdout) == (1, True)
+
+
+def test_a_locked_release_that_no_variant_is_for_any_more_is_said(several: Path) -> None:
+    """Its variant was deleted before the lock was written again."""
+    assert _lock_all(several).returncode == 0
+    (several / "launch" / "0.5.9.patch").unlink()
+    before = (several / "upstream.toml").read_bytes()
+    wheel = several.parent / "wheels" / "sglang-0.5.21-py3-none-any.whl"
+    done = _run("--patches", several, "--write", "--wheel", wheel)
+    assert (done.returncode, done.stderr.count("Traceback")) == (1, 0), done.stderr
+    assert "The lock also has release 0.5.9. Release 0.5.9 is older than every variant in launch/" in done.stdout
+    assert (several / "upstream.toml").read_bytes() == before

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from sglang_ext import hide
 from sglang_ext.compare.difference import (
     ARGUMENTS,
     CONTRACT,
     ENVIRONMENT,
     GROUPS,
+    HIDDEN,
     HOST,
     MISSING,
     NCCL,
@@ -130,6 +132,27 @@ def test_what_is_hidden_proves_nothing() -> None:
     found = compare(a, b)
     assert [d.name for d in found.differences] == ["other"] and found.equal[ARGUMENTS] == 1
     assert {u.names for u in found.not_comparable if u.group == ARGUMENTS} == {("key",), ("cut",)}
+
+
+@pytest.mark.parametrize("hidden", sorted({*HIDDEN, hide.HIDDEN}))
+@pytest.mark.parametrize("inside", [lambda text: text, lambda text: ["a", text], lambda text: [{"b": text}]])
+def test_two_hidden_values_are_not_the_same(hidden: str, inside: Any) -> None:
+    """Whatever they are: both read alike, and may be two different ones."""
+    for group in (ENVIRONMENT, ARGUMENTS):
+        a, b = (side(**{group: Known({"MOONCAKE_TE_META_DATA_SERVER": inside(hidden)})}) for _ in range(2))
+        found = compare(a, b)
+        assert verdict(found) == "NOT COMPARABLE" and not found.equal[group]
+        assert ("MOONCAKE_TE_META_DATA_SERVER",) in {one.names for one in found.not_comparable}
+        other = side(**{group: Known({"MOONCAKE_TE_META_DATA_SERVER": "plain"})})
+        assert not compare(a, other).differences
+
+
+def test_a_cut_text_in_a_list_is_only_as_comparable_as_it_is_there() -> None:
+    cut = "x" * 300 + "... (5000 characters)"
+    a, b = (side(arguments=Known({"list": ["a", cut]})) for _ in range(2))
+    assert verdict(compare(a, b)) == "NOT COMPARABLE"
+    other = side(arguments=Known({"list": ["b", cut]}))
+    assert [d.name for d in compare(a, other).differences] == ["list"]
 
 
 def test_what_nccl_takes_for_the_same_is_noted() -> None:

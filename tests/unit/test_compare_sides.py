@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,14 @@ from sglang_ext.compare.difference import (
     Side,
     compare,
 )
+from sglang_ext.compare.show import render, to_json
 from sglang_ext.contract.decide import decide
+from sglang_ext.hide import HIDDEN
 from sglang_ext.run.attestation import SCHEMA as ATTESTATION
 from sglang_ext.run.directory import RunDirectory, begin
+from sglang_ext.verify import select
 from sglang_ext.verify.select import NoServerError
+from sglang_ext.verify.witnesses import read_exec
 
 SECRET = "hunter2-not-for-sharing"
 GONE = {"pid": 2**22 + 1, "start_time": 1}  # above pid_max: never a process
@@ -124,6 +130,45 @@ def test_no_secret_gets_through(tmp_path: Path) -> None:
     assert SECRET not in repr(side)
     unknown = side.groups[ARGUMENTS][""].unknown
     assert unknown == {"(those that may hold secrets)": "4 are kept nowhere"}  # three at its making, one now
+
+
+URL = f"http://user:{SECRET}@host/x"
+
+
+def test_a_value_with_credentials_is_shown_nowhere(tmp_path: Path) -> None:
+    """By name it is a tuning variable; a file may come from anywhere, and the JSON holds values whole."""
+
+    def edit(found: dict[str, Any]) -> None:
+        for worker in found["workers"]:
+            worker["extras"]["MOONCAKE_TE_META_DATA_SERVER"] = URL
+            worker["variables"]["UCX_X_URL"] = {"witnesses": {"live": {"state": "value", "value": URL}}}
+
+    found = report()
+    edit(found)
+    one, two = loaded(tmp_path, found), loaded(tmp_path, report(), "other.json")
+    assert SECRET not in repr(one)
+    assert one.groups[ENVIRONMENT]["TP0"].facts["MOONCAKE_TE_META_DATA_SERVER"] == HIDDEN
+    compared = compare(one, two)
+    assert SECRET not in json.dumps(to_json(one, two, compared, 1)) + render(one, two, compared)
+    both = compare(one, loaded(tmp_path, found))
+    names = {name for u in both.not_comparable if u.group == ENVIRONMENT for name in u.names}
+    assert names == {"MOONCAKE_TE_META_DATA_SERVER", "UCX_X_URL"}
+
+
+def test_a_server_without_a_contract_is_seen_without_secrets() -> None:
+    environ = {"PATH": os.environ["PATH"], "MOONCAKE_TE_META_DATA_SERVER": URL, "HF_TOKEN": SECRET, "NCCL_PROTO": "LL"}
+    with subprocess.Popen(["sleep", "60"], env=environ) as process:
+        try:
+            until = time.monotonic() + 10
+            while read_exec(process.pid).values.get("NCCL_PROTO") != "LL" and time.monotonic() < until:
+                time.sleep(0.01)
+            (seen,) = (one for one in select.by_pid(process.pid)[0].processes if one.stat.pid == process.pid)
+            worker = sides._worker(seen, None)
+        finally:
+            process.kill()
+    assert worker["unseen"] is None
+    assert worker["extras"] == {"MOONCAKE_TE_META_DATA_SERVER": HIDDEN, "NCCL_PROTO": "LL"}
+    assert SECRET not in repr(worker)
 
 
 def test_a_whole_report_and_a_receipts_tell_the_same(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from sglang_ext.bench.receipt import write
 from sglang_ext.cli import main
+from sglang_ext.console import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +44,28 @@ ABSENT = "verify-env --pid $$ --absent NCCL_NOT_THERE"  # the shell itself: PASS
 def test_a_pass_stays_a_pass_where_nobody_listens(line: str) -> None:
     status, _, err = shell(line)
     assert (status, err) == (0, "") or (status == 0 and "Traceback" not in err)
+
+
+def test_a_terminal_that_has_hung_up_listens_no_more() -> None:
+    """EIO, not EPIPE: the verdict of a gate must not become a traceback because its terminal was closed."""
+    master, slave = os.openpty()
+    os.close(master)
+    try:
+        with pytest.raises(OSError, match="Input/output error"):
+            os.write(slave, b"x")
+        assert Stream(slave).write("the verdict\n") == 12
+    finally:
+        os.close(slave)
+
+
+def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(handle: int, data: bytes) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with open(tmp_path / "out", "wb") as file:
+        monkeypatch.setattr("sglang_ext.console.os.write", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            Stream(file.fileno()).write("x")
 
 
 def test_an_output_that_cannot_be_kept_is_no_pass() -> None:

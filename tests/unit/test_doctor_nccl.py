@@ -238,6 +238,21 @@ def test_plugins_named_but_not_findable(tmp_path: Path) -> None:
     assert result.state == "warn" and "mine or libnccl-tuner-mine.so" in result.message
 
 
+def test_plugins_named_in_nccls_own_file(tmp_path: Path) -> None:
+    """No shell shows them: NCCL reads its files before it looks for a plugin."""
+    wheel(tmp_path, "2.30.7")
+    file = Path(conf.SYSTEM_FILE)
+    file.write_text("NCCL_NET_PLUGIN=ofi\nNCCL_TUNER_PLUGIN=mine\n")
+    tuner = library(tmp_path / "plugins" / "libnccl-tuner-mine.so", None)
+    environ = {"LD_LIBRARY_PATH": str(tuner.parent)}
+    net, found = nccl_setup.check_plugins(place(tmp_path, **environ))
+    assert net.state == "warn" and f"NCCL_NET_PLUGIN in {file} names ofi" in net.message
+    assert net.fix.endswith(f"or unset NCCL_NET_PLUGIN in {file}")
+    assert found.state == "note" and f"as NCCL_TUNER_PLUGIN in {file} says" in found.message
+    (shells,) = nccl_setup.check_plugins(place(tmp_path, NCCL_NET_PLUGIN="none", **environ))  # the shell wins
+    assert "tuner" in shells.message
+
+
 def test_plugins_that_would_be_loaded(tmp_path: Path) -> None:
     wheel(tmp_path / "site", "2.30.7")
     plugins = tmp_path / "plugins"

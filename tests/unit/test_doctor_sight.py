@@ -23,6 +23,7 @@ from sglang_ext.doctor.here import Here
 from sglang_ext.doctor.result import Result
 from sglang_ext.run.directory import RunDirectory
 from sglang_ext.run.process import all_stats, is_alive, stat
+from sglang_ext.verify import sight
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = SimpleNamespace(safe_path=False, no_site=False, no_user_site=False)
@@ -105,29 +106,51 @@ def test_no_shell_to_try_it_with(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sight_check.try_a_stranger()[0] == "unavailable"
 
 
+def viewer(**how: Any) -> sight.Viewer:
+    who = {"uid": 0, "gids": frozenset(), "capabilities": 0, "users": sight.INITIAL_USERS, "label": "", "scope": 0}
+    return sight.Viewer(**who | {"hidepid": "", "proc_gid": 0} | how)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [("rw", "0"), ("rw,hidepid=2", "2"), ("rw,gid=5,hidepid=invisible", "invisible"), ("rw,hidepid=1", "1")],
+    ("uid", "capabilities", "everybody"),
+    [
+        (0, "000001ffffffffff", True),
+        (0, "00000000a80425fb", False),
+        (1000, "0000000000080000", True),
+        (1000, "0", False),
+    ],
 )
-def test_hidepid(options: str, expected: str) -> None:
-    lines = f"21 1 0:1 / / rw - ext4 /dev/a rw\n22 21 0:5 / /proc rw,nosuid shared:5 - proc proc {options}\n"
-    assert sight_check.hidepid(lines) == expected
-    assert sight_check.hidepid("21 1 0:1 / / rw - ext4 /dev/a rw,hidepid=2\n") == "0"
+def test_root_without_the_capability_does_not_see_everybody(
+    monkeypatch: pytest.MonkeyPatch, uid: int, capabilities: str, everybody: bool
+) -> None:
+    """As in a container by Docker's default (a80425fb): verify-env says so, and so does doctor."""
+    monkeypatch.setattr(sight_check, "ourselves", lambda: viewer(uid=uid, capabilities=int(capabilities, 16)))
+    monkeypatch.setattr(sight_check, "try_a_stranger", lambda: ("ok", ""))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert sight_check.sees_everybody() is everybody
+    result = only(sight_check.check_memory(place()))
+    assert result.state == ("ok" if everybody else "note")
+    assert ("CAP_SYS_PTRACE" in result.fix) == (uid == 0 and not everybody)
+    assert any(line == f"uid {uid}, {'with' if everybody else 'without'} CAP_SYS_PTRACE" for line in result.seen)
 
 
 def test_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = "22 21 0:5 / /proc rw - proc proc rw,hidepid=2\n"
-    monkeypatch.setattr(sight_check, "text_of", lambda path: mounts if "mountinfo" in path else None)
-    for everybody, state in ((True, "ok"), (False, "warn")):
-        monkeypatch.setattr(sight_check, "sees_everybody", lambda everybody=everybody: everybody)
-        assert only(sight_check.check_proc(place())).state == state
+    for how, state in (
+        ({"hidepid": "2"}, "warn"),
+        ({"hidepid": "2", "capabilities": sight.SYS_PTRACE}, "ok"),
+        ({"hidepid": "2", "proc_gid": 7, "gids": frozenset({7})}, "ok"),
+        ({"hidepid": ""}, "ok"),
+    ):
+        monkeypatch.setattr(sight, "ourselves", lambda how=how: viewer(**how))
+        result = only(sight_check.check_proc(place()))
+        assert result.state == state and ("hidepid=2" in result.message) == (state == "warn")
     monkeypatch.setattr(sight_check, "text_of", lambda path: None)
     assert only(sight_check.check_proc(place())).state == "fail"
 
 
-def test_capabilities() -> None:
-    assert sight_check.has_ptrace("000001ffffffffff") and sight_check.has_ptrace("0000000000080000")
-    assert not sight_check.has_ptrace("00000000a80425fb") and not sight_check.has_ptrace("")
+def test_without_proc_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sight, "status", lambda pid: {})
+    assert sight_check.sees_everybody() is False
 
 
 # Switches.
@@ -234,6 +257,14 @@ def test_a_shell_with_a_run_id_left_over_is_no_process_of_that_run(base: Path) -
         [sys.executable, "-c", code, str(ROOT)], env=environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["note"]
+
+
+def test_runs_of_another_pid_namespace_are_not_called_dead(base: Path) -> None:
+    run = new_run(decide(None, (), (), {}), mode="launcher", policy="strict").directory
+    disown(run)
+    run.write("run.json", (run.read("run.json") or {}) | {"pid_namespace": "pid:[1]"})
+    result = only(leftovers.check_runs(place()))
+    assert result.state == "note" and "another pid namespace" in result.message and result.seen == (run.path,)
 
 
 def test_what_is_no_run_directory(base: Path) -> None:

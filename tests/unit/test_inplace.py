@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_ext.patchset import journal
+from sglang_ext.patchset import inplace, journal
 from sglang_ext.patchset.adopt import Asked, adopt
 from sglang_ext.patchset.applied import of_root
 from sglang_ext.patchset.inplace import is_interrupted, put_in, take_out
@@ -158,6 +158,62 @@ def test_a_tree_of_a_baked_wheel(site: Site) -> None:
     assert site.snapshot() == before
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_an_edited_file_of_a_baked_wheel_is_said(site: Site, local: bool) -> None:
+    for name, data in OURS.items():
+        (site.root / name).write_bytes(data)
+    tree = Tree(str(site.root))
+    rows = {name: tree.record.fresh_row(name, data) for name, data in OURS.items()}
+    (site.info / "RECORD").write_bytes(tree.record.changed(rows, "ours/"))
+    site.edit(ONE, b"line_9 = 9", b"line_9 = 0")
+    if local:
+        site.add_local("a.patch", OTHER, b"line_9 = 9", b"line_9 = 'a'")
+    before = site.snapshot()
+    assert "adopt it there" in refused("upstream_file_changed", lambda: put_in(*site.where()))
+    (site.root / ONE).unlink()
+    refused("upstream_file_changed", lambda: put_in(*site.where()))
+    assert {**before, ONE: b""} == {**site.snapshot(), ONE: b""}
+
+
+def test_two_files_that_are_the_same_share_what_is_kept_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes with the last of them: RECORD never lists what is not there, and a revert needs no download."""
+    twins = ("sglang/srt/a.py", "sglang/srt/z.py")
+    for name in twins:
+        monkeypatch.setitem(FILES, name, FILES[OTHER])
+    site = Site(tmp_path, monkeypatch)
+    before = site.snapshot()
+    for name in twins:
+        site.add_local(f"{name[-4]}.patch", name, b"line_9 = 9", b"line_9 = 'mine'")
+    for gone in "az":
+        put_in(*site.where())
+        put_in(*site.where(), without=[gone])
+        tree = Tree(str(site.root))
+        assert [name for name in tree.record.at if tree.read(name) is None] == []
+        take_out(*site.where())
+        assert site.snapshot() == before
+
+
+def test_a_save_while_it_runs_is_not_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = inplace.changes_to
+
+    def slow(*args: object) -> object:
+        made = make(*args)  # type: ignore[arg-type]
+        site.edit(ONE, b"line_9 = 9", b"line_9 = 'saved'")
+        return made
+
+    for deed in (put_in, take_out):
+        before = site.snapshot()
+        monkeypatch.setattr(inplace, "changes_to", slow)
+        assert "was changed while this ran" in refused("tree_busy", partial(deed, *site.where()))
+        saved = before[ONE].replace(b"line_9 = 9", b"line_9 = 'saved'")
+        assert site.snapshot() == {**before, ONE: saved}
+        monkeypatch.setattr(inplace, "changes_to", make)
+        (site.root / ONE).write_bytes(before[ONE])
+        deed(*site.where())
+
+
 def test_inside_a_git_repository(site: Site) -> None:
     (site.base / ".git").mkdir()
     (site.base / ".git" / "HEAD").write_text("broken\n")
@@ -270,6 +326,26 @@ def test_a_file_changed_after_an_interruption_is_not_written_over(site: Site) ->
     (site.root / ONE).write_bytes(FILES[ONE])
     take_out(*site.where())
     assert files(site) == FILES
+
+
+def test_an_install_ends_what_was_interrupted(site: Site) -> None:
+    """pip takes along what RECORD lists, which is not the journal; it is of another tree then."""
+    stock = site.snapshot()
+    site.add_local("a.patch", ONE, b"line_9 = 9", b"line_9 = 'a'")
+    put_in(*site.where())
+    for number in itertools.count():
+        assert ended_at(number, lambda: put_in(*site.where(), without=["a"]))
+        if is_interrupted(str(site.root)):
+            break
+    for name in Tree(str(site.root)).record.at:
+        (site.root / name).unlink()
+    for name, data in stock.items():
+        (site.root / name).write_bytes(data)
+    outcome = take_out(*site.where())
+    assert (outcome.deed, outcome.recovered) == ("nothing", True) and site.snapshot() == stock
+    put_in(*site.where(), without=["a"])
+    take_out(*site.where())
+    assert site.snapshot() == stock
 
 
 def test_a_broken_journal_is_said(site: Site) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_ext.hide import HIDDEN
 from sglang_ext.nccl.library import LibraryFile, Loaded
 from sglang_ext.verify.inside import Inside, copies, same_to
 
@@ -27,12 +28,14 @@ NEW, OLD = (2, 30, 7), (2, 21, 5)
     ("NCCL_P2P_LEVEL", "", None, NEW, False),
     ("NCCL_UNKNOWN", "a", "A", NEW, False),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "8", "08", NEW, False),  # not NCCL's to read
+    ("NCCL_BUFFSIZE", "0", HIDDEN, NEW, False),  # what is not shown may be anything
     ("NCCL_CTA_POLICY", "0", "ZERO", OLD, False),  # a variable this release does not read
 ])  # fmt: skip
 def test_same(name: str, one: str | None, other: str | None, version: tuple[int, ...] | None, same: bool) -> None:
     assert same_to(name, version)(one, other) is same
     assert same_to(name, version)(other, one) is same
     assert same_to(name, version)(one, one) and same_to(name, version)(None, None)
+    assert not same_to(name, version)(HIDDEN, HIDDEN)
 
 
 def file(path: str, version: tuple[int, ...] = NEW, build_id: str = "ab", inode: int = 1) -> LibraryFile:

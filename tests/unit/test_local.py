@@ -73,6 +73,25 @@ def test_the_order(site: Site) -> None:
         local_names(folder)
 
 
+def test_a_patch_deeper_than_a_group_is_said(site: Site) -> None:
+    site.add_local("group/x.patch", OTHER, b"line_1 = 1", b"line_1 = 0")
+    site.add_local("group/.git/refs/y.patch", OTHER, b"line_2 = 2", b"line_2 = 0")
+    assert local_names(str(site.local)) == ["group/x.patch"]
+    for name in ("group/deeper/x.patch", "other/a/b/x.patch"):
+        site.add_local(name, OTHER, b"line_1 = 1", b"line_1 = 0")
+        with pytest.raises(LocalError, match=rf"{name} lies deeper than a group.*: move it up") as error:
+            local_names(str(site.local))
+        assert error.value.code == "local_patch_misfit"
+        (site.local / name).unlink()
+
+
+def test_an_editors_lock_is_no_patch(site: Site) -> None:
+    site.add_local("group/x.patch", OTHER, b"line_1 = 1", b"line_1 = 0")
+    for name in (".#a.patch", "group/.#x.patch", ".#series"):
+        (site.local / name).symlink_to("user@host.1234:1700000000")
+    assert local_names(str(site.local)) == ["group/x.patch"]
+
+
 def test_leaving_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.patch", "group/x.patch", "group/y.patch"):
         site.add_local(name, OTHER, b"line_1 = 1", b"line_1 = 0")

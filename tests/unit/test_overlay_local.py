@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_ext.patchset.inplace import put_in
+from sglang_ext.patchset import journal
+from sglang_ext.patchset.inplace import put_in, take_out
 from sglang_ext.patchset.local import WITHOUT
 from sglang_ext.patchset.overlay import OverlayError, Prepared, prepare
 from tests.unit.small_upstream import DATA, FILES, ONE, OTHER, OURS, PACKAGE, TWO, Site
@@ -90,6 +92,79 @@ def test_a_tree_patched_in_place(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     refused(site, "upstream_file_changed")
     (site.info / "sglang-ext" / "journal.json").write_text("{}")
     refused(site, "tree_interrupted")
+
+
+def ends_after(last: str, deed: Callable[[], object]) -> None:
+    """``deed()``, and the process ends after that step."""
+    pid = os.fork()
+    if pid == 0:
+        journal.step = lambda what: os._exit(9) if what == last else None
+        try:
+            deed()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+def test_a_revert_that_ended_with_a_local_patch_still_in_is_refused(site: Site) -> None:
+    """Every file that the lock knows is stock again by then; the digest would be that of a stock set."""
+    site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 'a'")
+    put_in(*site.where())
+    (site.local / "a.patch").unlink()
+    ends_after(f"changed {ONE}", lambda: take_out(*site.where()))
+    now = site.snapshot()
+    assert now[ONE] == FILES[ONE] and now[TWO] == FILES[TWO] and now[OTHER] != FILES[OTHER]
+    refused(site, "tree_interrupted")
+    take_out(*site.where())
+    assert ready(site).digest == site.digest
+
+
+def test_a_record_that_the_files_do_not_bear_out_is_refused(site: Site) -> None:
+    site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 'a'")
+    put_in(*site.where())
+    (site.local / "a.patch").unlink()
+    for name in OURS:
+        (site.root / name).write_bytes(FILES[name])
+    assert "run: sglang-ext patches apply, or revert" in refused(site, "upstream_half_patched")
+    take_out(*site.where())
+    assert site.snapshot()[OTHER] == FILES[OTHER] and ready(site).mode == "overlay"
+
+
+@pytest.mark.parametrize("targets", [FILES, OURS])
+def test_a_record_that_cannot_be_read_is_refused(site: Site, targets: dict[str, bytes]) -> None:
+    put_in(*site.where())
+    for name in OURS:
+        (site.root / name).write_bytes(targets[name])
+    (site.info / "sglang-ext" / "applied.json").write_text("{")
+    refused(site, "upstream_file_changed")
+
+
+def test_a_record_that_is_closed_to_us_is_said(site: Site) -> None:
+    (site.info / "sglang-ext" / "applied.json").mkdir(parents=True)
+    assert "applied.json cannot be read (Is a directory)" in refused(site, "upstream_file_changed")
+
+
+def test_a_record_of_a_release_that_is_not_locked_any_more_is_refused(site: Site) -> None:
+    put_in(*site.where())
+    said = site.info / "sglang-ext" / "applied.json"
+    said.write_text(said.read_text().replace('"9.9.1"', '"9.9.0"'))
+    assert 'run: pip install "sglang==9.9.1"' in refused(site, "unsupported_upstream")
+
+
+def test_what_was_left_out_and_deleted_since_is_no_slip(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.add_local("a.patch", ONE, b"line_30 = 30", b"line_30 = 'a'")
+    site.add_local("b.patch", OTHER, b"line_30 = 30", b"line_30 = 'b'")
+    digest = put_in(*site.where(), without=["a"]).digest
+    (site.local / "a.patch").unlink()
+    assert (ready(site).mode, ready(site).digest) == ("in_place", digest)
+    monkeypatch.setenv(WITHOUT, "a")
+    assert "'a' is no local patch or group" in refused(site, "local_patch_unknown")
+
+
+def test_a_folder_that_an_uninstall_left_does_not_hide_the_release(site: Site) -> None:
+    (site.root / "sglang-9.9.0.dist-info").mkdir()
+    other = site.add_local("a.patch", OTHER, b"line_30 = 30", b"line_30 = 'a'")
+    assert copies(ready(site))[OTHER] == other
 
 
 def test_local_patches_over_a_baked_tree(site: Site) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from sglang_ext.patchset.diff import apply, make, parse, render
 from sglang_ext.patchset.lock import load_lock
+from sglang_ext.patchset.rebase import land
 from sglang_ext.patchset.rebase.land import LandError, fingerprint, swap, variant_files
 from sglang_ext.patchset.series import patch_names
 from tools import check_patches, rebase_patches
@@ -366,6 +367,71 @@ def test_own_patches_elsewhere_stay_as_they_are(scene: Scene, monkeypatch: pytes
     assert scene.checked()
 
 
+def test_another_patch_of_that_name_here_stays_as_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's are read elsewhere: what lies in patches/local is none of the run's, whatever it is called."""
+    path = own(scene)
+    folder = scene.folder / "home"
+    shutil.copytree(path.parent, folder)
+    path.write_text("mine alone\n")
+    monkeypatch.setenv("SGLANG_EXT_LOCAL_PATCHES", str(folder))
+    wheel(scene.wheels, "0.5.24", STOCK, OTHERS.replace(b"line_7 = 7", b"line_7 = 70"))
+    before = fingerprint(str(folder))
+    assert scene.run("0.5.24") == 0
+    assert path.read_text() == "mine alone\n" and fingerprint(str(folder)) == before
+    assert (scene.left / "0.5.24" / "local" / "mine" / "carried.patch").is_file()
+
+
+@pytest.mark.parametrize("link", ["local", "mine.patch"])
+def test_own_patches_behind_a_link_stay_as_they_are(scene: Scene, link: str) -> None:
+    """A link is carried over as one: writing through it would change what it leads to before anything has landed."""
+    path = own(scene)
+    linked = path.parent if link == "local" else path
+    linked.rename(scene.folder / link)
+    linked.symlink_to(scene.folder / link)
+    text = path.read_bytes()
+    wheel(scene.wheels, "0.5.24", STOCK, OTHERS.replace(b"line_7 = 7", b"line_7 = 70"))
+    assert scene.run("0.5.24") == 0
+    assert path.read_bytes() == text and linked.is_symlink()
+    assert (scene.left / "0.5.24" / "local" / "mine" / "carried.patch").is_file()
+
+
+def test_own_patches_that_the_variable_names_here_are_carried(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(scene)
+    text = path.read_bytes()
+    (scene.folder / "link").symlink_to(path.parent)
+    monkeypatch.setenv("SGLANG_EXT_LOCAL_PATCHES", str(scene.folder / "link"))
+    wheel(scene.wheels, "0.5.24", STOCK, OTHERS.replace(b"line_7 = 7", b"line_7 = 70"))
+    assert scene.run("0.5.24") == 0
+    assert path.read_bytes() != text
+
+
+def test_an_editor_that_has_a_file_open_is_in_nobodys_way(scene: Scene) -> None:
+    """Emacs marks it by a link that leads nowhere."""
+    for name in (".#series", "worker/.#0.5.23.patch"):
+        (scene.patches / name).symlink_to("user@host.1234:1700000000")
+    before = fingerprint(str(scene.patches))
+    wheel(scene.wheels, "0.5.24", CHANGED)
+    assert scene.run("0.5.24") == 0
+    assert (scene.patches / ".#series").is_symlink() and fingerprint(str(scene.patches)) != before
+    assert scene.checked()
+
+
+def test_a_file_that_cannot_be_read_is_said(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (scene.patches / "notes").symlink_to(scene.folder)  # a folder, where a walk has it among the folders
+    (scene.patches / "loop").symlink_to("loop")
+    fingerprint(str(scene.patches))
+
+    def closed(path: str) -> bytes:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(land, "_content", closed)
+    wheel(scene.wheels, "0.5.24", CHANGED)
+    assert scene.run("0.5.24") == 2
+    assert "cannot be read (Permission denied): open it or move it away." in capsys.readouterr().err
+
+
 def test_own_patch_that_needs_a_person_stops_all(scene: Scene) -> None:
     own(scene)
     wheel(scene.wheels, "0.5.24", CHANGED, OTHERS.replace(b"line_9 = 9", b"line_9 = 99"))
@@ -460,8 +526,6 @@ def test_a_signal_leaves_no_scratch(scene: Scene, number: signal.Signals, code: 
 def test_someone_else_changed_the_patches_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sglang_ext.patchset.rebase import land
-
     wheel(scene.wheels, "0.5.24", CHANGED)
     build = land.build
 

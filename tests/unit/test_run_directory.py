@@ -17,10 +17,11 @@ import pytest
 
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import ContractError
-from sglang_ext.delivery.context import KEEP_DEAD_RUNS, Context, new_run, open_run, prune
+from sglang_ext.delivery.context import Context, new_run, open_run
+from sglang_ext.delivery.old_runs import ENDED, KEEP_DEAD_RUNS, is_elsewhere, mark_ended, prune
 from sglang_ext.run import directory as runs
 from sglang_ext.run.directory import RunDirectory, RunError, begin, check_trusted, default_base
-from sglang_ext.run.process import myself
+from sglang_ext.run.process import myself, namespace
 
 ROOT_USER = os.geteuid() == 0
 NOBODY = 65534
@@ -273,11 +274,21 @@ def dead_owner() -> tuple[int, int]:
     return me.pid, me.start_time - 1  # the pid lives, that process does not
 
 
-def make_run(base: Path, name: str, age: float, owner: tuple[int, int]) -> Path:
+def make_run(base: Path, name: str, age: float, owner: tuple[int, int], *, ended: bool = True, **more: object) -> Path:
+    """A run of long ago that nothing has been written to since; ``ended``: its end was noted then."""
     directory = RunDirectory.create(str(base / name))
     run = begin(directory, mode="launcher", policy="strict", dry_run=False, owner=owner)
-    directory.write("run.json", run | {"created": time.time() - age})
+    directory.write("run.json", run | {"created": time.time() - age} | more)
+    directory.write("workers/1.json", {})
+    if ended:
+        mark_ended(directory)
+    make_old(base / name, age)
     return base / name
+
+
+def make_old(path: Path, age: float) -> None:
+    for file in path.rglob("*"):
+        os.utime(file, (time.time() - age,) * 2)
 
 
 def test_prune_drops_old_runs_of_the_dead_and_nothing_else(tmp_path: Path) -> None:
@@ -304,6 +315,47 @@ def test_prune_drops_old_runs_of_the_dead_and_nothing_else(tmp_path: Path) -> No
     assert not drop.exists()
     for path in (*keep, odd, torn, opened, stranger, target, base / "file"):
         assert path.exists(), path
+
+
+def test_a_run_that_served_for_days_is_kept_for_a_day_after_its_end(tmp_path: Path) -> None:
+    """Its directory says nothing of when a killed server ended: the launch that finds it so, a restart, notes it."""
+    base = tmp_path / "base"
+    base.mkdir(mode=0o700)
+    run = make_run(base, "served", 3 * KEEP_DEAD_RUNS, dead_owner(), ended=False)
+    prune(str(base))
+    assert (run / ENDED).exists() and (run / ENDED).stat().st_size == 0
+    prune(str(base))
+    assert run.exists()
+    make_old(run, KEEP_DEAD_RUNS - 60)
+    mark_ended(RunDirectory(str(run)))  # noted once
+    prune(str(base))
+    assert run.exists()
+    make_old(run, KEEP_DEAD_RUNS + 60)
+    prune(str(base))
+    assert not run.exists()
+
+
+def test_a_run_that_is_still_written_to_is_kept(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir(mode=0o700)
+    run = make_run(base, "logs", 3 * KEEP_DEAD_RUNS, dead_owner())
+    (run / "nccl.host.1.log").write_text("a worker that has outlived its launcher")
+    prune(str(base))
+    assert run.exists()
+
+
+def test_a_run_of_another_pid_namespace_is_left_alone(tmp_path: Path) -> None:
+    """Containers that share /tmp: the owner's pid means nothing here."""
+    base = tmp_path / "base"
+    base.mkdir(mode=0o700)
+    age = 3 * KEEP_DEAD_RUNS
+    away = make_run(base, "container", age, dead_owner(), pid_namespace="pid:[1]")
+    here = make_run(base, "here", age, dead_owner())
+    untold = make_run(base, "earlier-release", age, dead_owner(), pid_namespace="")
+    assert (RunDirectory(str(here)).read("run.json") or {})["pid_namespace"] == namespace("self", "pid") != ""
+    assert is_elsewhere({"pid_namespace": "pid:[1]"}) and not is_elsewhere({})
+    prune(str(base))
+    assert away.exists() and not here.exists() and not untold.exists()
 
 
 def test_prune_trusts_no_base_that_others_can_write_to(tmp_path: Path) -> None:

@@ -111,6 +111,13 @@ def copy(case: Case, name: str) -> Path:
     return folder / name
 
 
+def left(case: Case, name: str) -> None:
+    """Something that an apply or revert leaves."""
+    folder = case.site.info / "sglang-ext"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("{}")
+
+
 TOUCHES: dict[str, tuple[Callable[[Case], object], str]] = {
     "stock": (lambda case: keeping_its_date(case.site.root / ONE, byte), "upstream_file_changed"),
     "stock of a local patch": (lambda case: keeping_its_date(case.site.root / OTHER, byte), "upstream_file_changed"),
@@ -121,6 +128,12 @@ TOUCHES: dict[str, tuple[Callable[[Case], object], str]] = {
     "patch": (lambda case: keeping_its_date(case.site.patches / "one.patch", byte), ""),
     "lock": (lambda case: (case.site.patches / "upstream.toml").write_text("nonsense"), ""),
     "local patch": (lambda case: keeping_its_date(case.site.local / "a.patch", byte), "local_patch_misfit"),
+    "journal": (lambda case: left(case, "journal.json"), "tree_interrupted"),
+    "record of an apply": (lambda case: left(case, "applied.json"), "upstream_file_changed"),
+    "patch below a group": (
+        lambda case: case.site.add_local("group/notes/b.patch", OTHER, b"line_3 = 3", b"line_3 = 0"),
+        "local_patch_misfit",
+    ),
     "local folder opened": (lambda case: case.site.local.chmod(0o777), "local_patch_misfit"),
 }
 
@@ -129,6 +142,8 @@ TOUCHES: dict[str, tuple[Callable[[Case], object], str]] = {
 def test_a_file_that_was_touched_is_looked_at(case: Case, what: str) -> None:
     """Also where it kept its size, and got its date back."""
     touch, code = TOUCHES[what]
+    (case.site.info / "sglang-ext").mkdir()  # one that could not be removed
+    (case.site.local / "group" / "notes").mkdir(parents=True)
     case.settled()
     touch(case)
     with pytest.raises((OverlayError, ValueError)) as error:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from sglang_ext.patchset.inplace import put_in
+from sglang_ext.patchset.installed import OverlayError, stated_version
+from sglang_ext.patchset.plan import plan
 from sglang_ext.patchset.tree import Installed, Tree, TreeError, recorded
 from sglang_ext.patchset.tree_status import look
 from tests.unit.small_upstream import DATA, FILES, INFO, ONE, OTHER, OURS, TWO, Site, sha256
@@ -83,7 +85,7 @@ def test_status_of_every_state(site: Site) -> None:
     (site.root / ONE).write_bytes(OURS[ONE])
     assert states(site) == ("half", "none", {ONE: patched, TWO: pristine}, ["upstream_half_patched"])
     (site.root / TWO).write_bytes(OURS[TWO])
-    assert states(site) == ("patched", "in_place", {ONE: patched, TWO: patched}, [])
+    assert states(site) == ("patched", "baked", {ONE: patched, TWO: patched}, [])  # by hand: the word of a plan
     site.edit(OTHER, b"line_1 = 1", b"line_1 = 0")
     assert states(site) == ("edited", "none", {ONE: patched, TWO: patched}, ["upstream_file_changed"])
     (site.root / OTHER).write_bytes(FILES[OTHER])
@@ -91,6 +93,54 @@ def test_status_of_every_state(site: Site) -> None:
     assert states(site) == ("patched", "in_place", {ONE: patched, TWO: patched}, [])
     site.edit(ONE, b"line_1 = 1", b"line_1 = 0")
     assert states(site)[2][ONE] == ("edited", "neither")
+    for name in (ONE, TWO):
+        (site.root / name).write_bytes(FILES[name])
+        now = {ONE: pristine, TWO: patched if name == ONE else pristine}
+        assert states(site) == ("half", "in_place", now, ["upstream_half_patched"])
+        with pytest.raises(OverlayError) as error:
+            plan(*site.where())
+        assert error.value.code == "upstream_half_patched"
+    put_in(*site.where())
+    assert states(site)[0] == "patched"
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("how", ["stock", "by hand", "in place"])
+def test_status_and_a_plan_have_one_word(site: Site, how: str, local: bool) -> None:
+    if local:
+        site.add_local("a.patch", OTHER, b"line_9 = 9", b"line_9 = 'a'")
+    for name, data in OURS.items() if how == "by hand" else ():
+        (site.root / name).write_bytes(data)
+    if how == "in place":
+        put_in(*site.where())
+    assert look(*site.where())["mode"] == plan(*site.where()).mode
+
+
+def test_what_was_left_out_and_deleted_since_is_no_slip(site: Site) -> None:
+    site.add_local("a.patch", OTHER, b"line_9 = 9", b"line_9 = 'a'")
+    site.add_local("b.patch", DATA, b'"b": 2', b'"b": 9')
+    digest = put_in(*site.where(), without=["a"]).digest
+    (site.local / "a.patch").unlink()
+    report = status(site)
+    assert (report["problems"], report["without"], report["digest"]) == ([], [], digest)
+
+
+def test_a_digest_that_is_not_known_is_compared_with_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(*site.where())
+    monkeypatch.setenv("SGLANG_EXT_WITHOUT", "nix")
+    assert [one["code"] for one in status(site)["problems"]] == ["local_patch_unknown"]
+
+
+def test_a_metadata_folder_that_an_uninstall_left_is_none(site: Site) -> None:
+    left = site.root / "sglang-9.9.0.dist-info" / "sglang-ext"
+    left.mkdir(parents=True)
+    assert Tree(str(site.root)).version == "9.9.1" == stated_version(str(site.root))
+    (left / "journal.json").write_text("{}")  # pip takes along what RECORD lists; this it does not
+    assert plan(*site.where()).mode == "overlay"
+    (site.info / "METADATA").unlink()
+    assert stated_version(str(site.root)) == "unknown"
+    left.parent.rename(site.base / "gone")
+    assert stated_version(str(site.root)) == "9.9.1"
 
 
 def status(site: Site) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sglang_ext import bootstrap
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Carried, Context, current_or_own
-from sglang_ext.hide import holds_credentials
+from sglang_ext.hide import holds_credentials, presentable
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import myself
 
@@ -37,11 +37,12 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
     def wrapper(server_args: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             context = current_or_own()
+            settle_fights(context, server_args)
         except RunError as error:
-            # Never under our launcher, which made the directory; and a server nobody demanded anything of must still start.
+            # Never under our launcher, which made the directory, and whose contract stays as it is; a server nobody demanded
+            # anything of must still start, on a full disk too. Its workers are told of no run: they would keep its contract.
             logger.warning("sglang-ext: workers are neither checked nor repaired: %s", error)
             return set_envs_and_config(server_args, *args, **kwargs)
-        settle_fights(context, server_args)
         while_resolving = context.contract.differences(os.environ)
         result = set_envs_and_config(server_args, *args, **kwargs)
         by_upstream = [d for d in context.contract.differences(os.environ) if d not in while_resolving]
@@ -49,7 +50,7 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
         for by, found in (("argument resolution", while_resolving), ("_set_envs_and_config", by_upstream)):
             for name, want, value in found:
                 restore(name, want)
-                changes.append({"name": name, "want": want, "found": value, "by": by})
+                changes.append({"name": name, "want": want, "found": presentable(value), "by": by})
                 told = (name, shown(want), shown(value), by, shown(want))
                 logger.info("sglang-ext: %s %s -> %s (by sglang's %s); restored to %s", *told)
         context.mark(os.environ)

@@ -22,6 +22,7 @@ from sglang_ext.contract.model import ContractError
 from sglang_ext.contract.names import is_nccl, shown
 from sglang_ext.delivery import agreement, repair
 from sglang_ext.delivery.context import Context, current
+from sglang_ext.delivery.options import LOG_VARIABLES, log_folder
 from sglang_ext.delivery.seams import deepseek_v2
 from sglang_ext.delivery.seams.engine import CARRIED, restore
 from sglang_ext.delivery.witness import Witness, read_now
@@ -109,8 +110,7 @@ def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]
     """
     wrong = {name: term.want for name, term in context.contract.terms.items() if found.get(name) != term.want}
     # Ranks must agree on NCCL variables nobody demanded, too: what the engine spawned us with and we lost comes back.
-    spawned_with = (context.directory.read("server.json") or {}).get("spawned_with", {})
-    wrong |= {name: value for name, value in spawned_with.items() if found.get(name) is None and name not in wrong}
+    wrong |= {n: value for n, value in spawned_with(context).items() if found.get(n) is None and n not in wrong}
     if not wrong:
         return []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -128,6 +128,15 @@ def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]
                 "process's environment: what stands between the launcher and this worker dropped it",
             )
     return repaired
+
+
+def spawned_with(context: Context) -> dict[str, str]:
+    """The NCCL variables the engine stored for its workers; none, where the file cannot be believed: a server we did not
+    start is not stopped for that."""
+    record: dict[str, Any] | None = None
+    with context.must_record():
+        record = context.directory.read("server.json")
+    return dict((record or {}).get("spawned_with", {}))
 
 
 def communicator_exists() -> bool:
@@ -167,9 +176,16 @@ def compare_ranks(context: Context, values: dict[str, str | None]) -> dict[str, 
         "contract": context.contract.digest,
         "patchset": bootstrap.STATUS.digest,
         "nccl": {name: value for name, value in values.items() if is_nccl(name) and value is not None},
+        "own": own_log(context, values),
     }
     code, message = agreement.agree(_get_default_store(), rank, world, statement, agreement.timeout())
     return {"code": code, "message": message, "world": world, "rank": rank}
+
+
+def own_log(context: Context, values: dict[str, str | None]) -> list[str]:
+    """The variables --nccl-log set here, which each node's launcher decides for itself: the log lies in its own run."""
+    file = values.get("NCCL_DEBUG_FILE") or ""
+    return list(LOG_VARIABLES) if file.startswith(log_folder(context.directory.path)) else []
 
 
 def hold(witness: Witness) -> None:

@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def fingerprint(root: str) -> str:
-    """One digest over every name and byte below the folder."""
+    """One digest over every name and byte below the folder. Raises LandError."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -58,10 +58,20 @@ def fingerprint(root: str) -> str:
         folders.sort()
         for name in sorted(names):
             path = os.path.join(where, name)
-            with open(path, "rb") as file:
-                data = file.read()
+            try:
+                data = _content(path)
+            except OSError as error:
+                raise LandError(f"File {path} cannot be read ({error.strerror}): open it or move it away.") from None
             digest.update(f"{os.path.relpath(path, root)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a file, also behind a link; of a link that leads nowhere (an editor's lock) where it says it leads."""
+    if os.path.islink(path) and not os.path.exists(path):
+        return os.fsencode(os.readlink(path))
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def plan(root: str, lock: Lock, version: str, outcomes: Sequence[Outcome]) -> Plan:
@@ -170,8 +180,9 @@ def swap(root: str, scratch: str) -> None:
 
     libc = ctypes.CDLL(None, use_errno=True)
     for path in (os.path.join(where, name) for where, _, names in os.walk(scratch) for name in names):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        if not os.path.islink(path):  # what a link leads to was there before
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
     if not hasattr(libc, "renameat2"):
         raise LandError(
             "The C library here has no renameat2 (glibc 2.28), so the folders cannot be swapped in one step."
