@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Done
+from tests.e2e.conftest import ROOT, Done, run
 
 from .matrix import Matrix, Row, fault, refused
 from .places import AS_NOBODY, NOBODY, Place, can_mount, needs_other_users, nobody_can_run, small_disk
@@ -104,6 +104,15 @@ def _port_taken(place: Place) -> Done:
             other.shutdown()
 
 
+def _port_invalid(place: Place) -> Done:
+    return place.launch("--port", "70000")
+
+
+def _dry_run_of_nothing(place: Place) -> Done:
+    command = [place.python, "-m", "sglang_ext.launch", "--dry-run", "--model-path", "none"]
+    return run(*command, env=place.environment({}), cwd="/")
+
+
 def _deterministic(place: Place) -> Done:
     return place.launch("--set", "NCCL_ALGO=Ring", "--enable-deterministic-inference", "--tp", "2")
 
@@ -165,6 +174,8 @@ START = [
     fault("neither .pth nor sitecustomize was read", "refused", "hook_not_armed", 1, (".pth", "pip install sglang-ext"), _not_armed),
     fault("SGLANG_EXT=0 under the launcher", "refused", "switched_off", 1, ("SGLANG_EXT=0", "unset it"), _switched_off),
     fault("the port is taken by another program", "refused", "port_taken", 1, ("127.0.0.1", "choose another --port"), _port_taken),
+    fault("a port that is none", "refused", "port_invalid", 2, ("70000", "65535"), _port_invalid),
+    fault("a dry run without a contract", "refused", "no_contract", 2, ("found an empty one", "--profile"), _dry_run_of_nothing),
     fault("a flag that needs another value", "refused", "arguments_fight_contract", 2, ("NCCL_ALGO", "expected Ring", "allreduce:tree", "drop"), _deterministic),
     fault("the run directory exists", "refused", "run_dir_unusable", 2, ("exists already", "name one that does not"), _run_dir_exists),
     fault("the run directory cannot be made", "refused", "run_dir_unusable", 2, ("Permission denied", "--run-dir"), _run_dir_unwritable),

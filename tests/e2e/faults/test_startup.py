@@ -291,6 +291,10 @@ def their_hook(place: Place) -> None:
     theirs(place)
 
 
+def another_checkout(place: Place) -> None:
+    theirs(place, (OURS / "sitecustomize.py").read_text())
+
+
 def their_broken_hook(place: Place) -> None:
     theirs(place, "raise RuntimeError('theirs is broken')\n")
 
@@ -308,6 +312,7 @@ PYTHON = [
     ("nested", "a program below a run of ours: its variables are inherited", "undisturbed", 0, "", any_python({"SGLANG_EXT_RUN_ID": "run-1a2b3c4d", "SGLANG_EXT_RUN_DIR": "/tmp/run-1a2b3c4d"})),
     ("theirs_too", "another sitecustomize beside our .pth: both run", "undisturbed", 0, "theirs ran", any_python({"PYTHONPATH": "THEIRS"}, their_hook)),
     ("theirs_behind", "another sitecustomize behind ours on PYTHONPATH: ours hands on to it", "undisturbed", 0, "theirs ran", any_python(BOTH, in_turn(bare, their_hook))),
+    ("two_checkouts", "two checkouts' sitecustomize/ on PYTHONPATH: any other program", "undisturbed", 0, "", any_python(BOTH, in_turn(bare, another_checkout))),
     ("theirs_broken", "another sitecustomize that is broken, behind ours: Python says so, the hook stays armed", "undisturbed", 0, "theirs is broken", any_python(BOTH, in_turn(bare, their_broken_hook))),
     ("theirs_broken_pth", "another sitecustomize that is broken, beside our .pth", "undisturbed", 0, "theirs is broken", any_python({"PYTHONPATH": "THEIRS"}, their_broken_hook)),
     ("isolated", "python -I: our .pth counts", "undisturbed", 0, "", any_python({}, lambda place: None, "-I")),
