@@ -7,12 +7,14 @@ own answer. What cannot be read is null, with the reason beside it.
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
 from email.parser import BytesHeaderParser
 from typing import Any
 
+from sglang_ext.bench.suites.secret import secret_in
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.nccl import library
 from sglang_ext.nccl.version import version_text
@@ -184,7 +186,7 @@ def arguments(server_info: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if is_secret(name, value):
             left_out += 1
         else:
-            kept[name] = _harmless(value)
+            kept[name] = harmless(value)
     return kept, left_out
 
 
@@ -196,18 +198,25 @@ def is_secret(name: str, value: object) -> bool:
     return looks_secret(upper)
 
 
-def _harmless(value: Any) -> Any:
-    """Nested values without secret names; long texts cut; texts that seem to carry a secret replaced."""
+def harmless(value: Any) -> Any:
+    """Nested values without secret names; texts that seem to carry a secret replaced; long ones cut, with a digest of the whole
+    beside them: two that differ further on are still two.
+    """
     if isinstance(value, Mapping):
-        return {str(k): _harmless(v) for k, v in value.items() if not is_secret(str(k), v)}
+        return {str(k): harmless(v) for k, v in value.items() if not is_secret(str(k), v)}
     if isinstance(value, list | tuple):
-        return [_harmless(v) for v in value]
+        return [harmless(v) for v in value]
     if isinstance(value, str):
-        # JSON in a string ({"access_key": ...}), a URL with a password in it.
-        if looks_secret(value) or ("://" in value and "@" in value):
+        # JSON in a string ({"access_key": ...}), a URL with a password in it, a token that is known by its form.
+        if looks_secret(value) or ("://" in value and "@" in value) or secret_in(value):
             return SECRET_VALUE
-        return value if len(value) <= LONGEST else value[:LONGEST] + f"... ({len(value)} characters)"
+        return value if len(value) <= LONGEST else _cut(value)
     return value
+
+
+def _cut(value: str) -> str:
+    digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{value[:LONGEST]}... ({len(value)} characters, sha256 {digest[:16]})"
 
 
 def collect(report: Mapping[str, Any], server_info: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +248,7 @@ def collect(report: Mapping[str, Any], server_info: Mapping[str, Any], model: Ma
         "nccl": libraries,
         "contract": report["contract"],
         "patches": patches(workers, directory),
-        "model": {k: _harmless(model[k]) for k in ("model_path", "weight_version", "architectures") if k in model},
+        "model": {k: harmless(model[k]) for k in ("model_path", "weight_version", "architectures") if k in model},
         "arguments": given,
         "arguments_left_out": left_out,
     }

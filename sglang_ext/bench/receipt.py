@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang_ext.bench.campaigns import journal
 from sglang_ext.bench.campaigns.journal import BIGGEST, HEAD, LOGS, RECEIPT
+from sglang_ext.bench.essentials import essentials
 from sglang_ext.bench.runner import INVALID, UNRECONCILED, VALID, Outcome
 
 SCHEMA = "sglang-ext/bench/1"
@@ -51,17 +52,6 @@ def receipt(outcome: Outcome) -> dict[str, Any]:
         "verify": {"before": essentials(outcome.before), "after": outcome.after and essentials(outcome.after)},
         "notes": [WINDOW],
     }
-
-
-def essentials(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a verify report comes to: who was judged how, and every problem. The full one is verify-env --json's."""
-    workers = [
-        {key: worker[key] for key in ("label", "role", "pid", "start_time", "counts", "verdict", "hook", "extras")}
-        for worker in report["workers"]
-    ]
-    problems = [{k: p[k] for k in ("code", "severity", "worker", "variable", "message")} for p in report["problems"]]
-    keys = ("schema", "verdict", "host", "time", "run", "main", "contract", "expected", "require")
-    return {**{key: report[key] for key in keys}, "workers": workers, "problems": problems}
 
 
 def place_of(path: str) -> str:

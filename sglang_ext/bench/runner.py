@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sglang_ext.bench import fingerprint
 from sglang_ext.bench.campaigns.measure import NOTHING, Taken, Taker, Tell, place
+from sglang_ext.bench.essentials import essentials
 from sglang_ext.bench.gate import LOST, same_server
 from sglang_ext.bench.suites.suite import Suite
 from sglang_ext.bench.traffic import client, endpoint
@@ -19,7 +20,7 @@ from sglang_ext.bench.traffic.client import Fault, ServerError
 from sglang_ext.bench.traffic.figures import Run
 from sglang_ext.bench.truth import reconcile
 from sglang_ext.bench.truth.referee import Referee
-from sglang_ext.bench.truth.sameness import differences
+from sglang_ext.bench.truth.sameness import differences, with_environment
 from sglang_ext.contract.model import ContractError
 from sglang_ext.run.directory import RunError
 from sglang_ext.verify.check import NoContractError, exit_code, unseen
@@ -54,7 +55,8 @@ class Outcome(NamedTuple):
 def bench(suite: Suite, check: Check, tell: Tell, expected: dict[str, Any] | None = None) -> Outcome:
     """Run ``suite`` on the server that ``check`` verifies; ``tell`` hears what is going on, never a figure.
 
-    ``expected``: the fingerprint of the receipt that is to be repeated; on another one nothing is measured.
+    ``expected``: the fingerprint of the receipt that is to be repeated, with the environment of its ranks where it tells that;
+    on another one nothing is measured.
 
     Raises what the first ``check`` raises. Later there is a result to give up: nothing is raised, the outcome is INVALID.
     """
@@ -86,7 +88,8 @@ def bench(suite: Suite, check: Check, tell: Tell, expected: dict[str, Any] | Non
         return outcome(Fault("no_endpoint", str(error)), UNKNOWN_EXIT)
     tell(f"{address}: reading what it runs on")
     made = fingerprint.collect(before, server, model)
-    if expected is not None and (faults := differences({"receipt": expected, "now": made}, ())):
+    now = with_environment(made, essentials(before))  # as a receipt has it: the same values by the same words
+    if expected is not None and (faults := differences({"receipt": expected, "now": now}, ())):
         return outcome(Fault("rerun_differs", "; ".join(fault.text for fault in faults)), FAILED, fingerprint=made)
 
     referee = Referee(address, None, server, flush=False)

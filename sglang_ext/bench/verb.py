@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -33,6 +34,7 @@ from sglang_ext.bench.receipt import (
 from sglang_ext.bench.runner import Check, bench
 from sglang_ext.bench.show import Progress, render
 from sglang_ext.bench.suites.suite import Suite, SuiteError, load_suite, missing
+from sglang_ext.delivery.ending import listen
 from sglang_ext.reasons import TABLE
 from sglang_ext.verify import report
 
@@ -59,7 +61,7 @@ class Study(NamedTuple):
 
     stop: Callable[[Record], str | None]
     judge: Callable[[Record], Record]
-    # pairs, alpha, arms compared -> (spread of launches, the smallest change found then) for several spreads
+    # pairs, level they are judged at, arms compared -> (spread of launches, the smallest change found then) for several spreads
     outlook: Callable[[int, float, int], list[tuple[float, float]]]
 
 
@@ -152,7 +154,8 @@ def plan(
         )
     seed = campaign.seed if campaign.seed is not None else design.draw_seed()
     compared = sum(not (arm.baseline or arm.control) for arm in suite.arms)
-    detectable = study().outlook(campaign.blocks, campaign.alpha, compared)
+    level = campaign.alpha * design.at_the_end(campaign.rule, campaign.blocks)
+    detectable = study().outlook(campaign.blocks, level, compared)
     rows = design.describe(suite, seed, ready_s=ready_s, tok_s=tok_s, detectable=detectable)
     found = {
         "schema": "sglang-ext/plan/1",
@@ -288,9 +291,7 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
             made = campaign.run(suite, folder, study.stop, study.judge, progress.tell, expected)
         except KeyboardInterrupt:
             number = told[0] if told else signal.SIGINT
-            text_ = (
-                f"interrupted; what is finished is kept, go on with: sglang-ext bench run {suite.path} --out {folder}"
-            )
+            text_ = f"interrupted; what is finished is kept, go on with: {_resume(suite, keep, folder)}"
             raise Interrupted(number, text_) from None
     kept = _keep(made, file)
     page = os.path.join(folder, PAGE)
@@ -307,17 +308,29 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
     return int(made["exit"])
 
 
+def _resume(suite: Suite, keep: Keep, folder: str) -> str:
+    """The command that goes on with a campaign, a rerun too: its folder knows what it repeats. From wherever it is typed."""
+    words = ["sglang-ext", "bench", "run", os.path.abspath(suite.path), "--out", folder]
+    if keep.page is not None:
+        words += ["--html", os.path.abspath(keep.page)]
+    if keep.receipt is not None:
+        words += ["--json", keep.receipt if keep.receipt == STDOUT else os.path.abspath(keep.receipt)]
+    return shlex.join(words)
+
+
 @contextlib.contextmanager
 def _told() -> Iterator[list[int]]:
-    """Have every signal that asks to end raise where the campaign is, so that its server is ended; the list collects them."""
+    """Have every signal that asks to end raise where the campaign is, so that its server is ended; the list collects them.
+
+    What is ignored stays ignored: a campaign of a night runs under nohup.
+    """
     told: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         told.append(number)
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = listen(note)
     try:
         yield told
     finally:

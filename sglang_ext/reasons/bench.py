@@ -81,7 +81,8 @@ ROWS: dict[str, Reason] = {
     ),
     "block_unfinished": Reason(
         NOTE,
-        "The campaign was interrupted within this block. Its launches do not count, as their partners would be of another time.",
+        "The campaign was interrupted within this block. Its launches do not count, as their partners would be of another "
+        "time; a note of the receipt counts them.",
         "Nothing to do: the whole block was repeated, or will be.",
     ),
     "outputs_differ": Reason(
@@ -178,8 +179,8 @@ ROWS: dict[str, Reason] = {
     ),
     "machine_changed": Reason(
         FAIL,
-        "The machine is not what it was in the campaign's first launch: driver, firmware, power limit, clocks, link or governor. "
-        "It ends no campaign: the launch's pair is excluded.",
+        "The machine is not what it was in the campaign's first launch: driver, firmware, power limit, clocks, link or governor; "
+        "or a running server's GPUs are not the like of the first one's. It ends no campaign: the launch's pair is excluded.",
         "Set it back, or begin a new campaign.",
     ),
     "campaign_folder": Reason(
@@ -190,8 +191,8 @@ ROWS: dict[str, Reason] = {
     ),
     "campaign_differs": Reason(
         FAIL,
-        "The campaign folder holds a campaign of another suite, or the suite was changed since. Launches of two suites "
-        "cannot be paired.",
+        "The campaign folder holds a campaign of another suite, or one that repeats another receipt, or the suite was changed "
+        "since. Launches of two suites cannot be paired.",
         "Restore the suite, or name another folder with --out.",
         2,
     ),
@@ -298,8 +299,8 @@ ROWS: dict[str, Reason] = {
     ),
     "variable_without_effect": Reason(
         FAIL,
-        "The arm sets a variable that only looks like one of the server's: nobody reads it.",
-        "Write the name the message gives.",
+        "The arm, or the shell it was launched from, sets a variable that only looks like one of the server's: nobody reads it.",
+        "Write the name the message gives, or take it out of the shell.",
     ),
     "arms_differ": Reason(
         FAIL,

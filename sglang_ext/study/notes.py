@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from sglang_ext.bench.truth.sameness import differences
 from sglang_ext.study.decision import FASTER, SLOWER
 from sglang_ext.study.economics import mean_step
 from sglang_ext.study.paired import least_sign_flip, paired
@@ -32,11 +33,15 @@ def notes(
 
 def _simulated(campaign: Mapping[str, Any]) -> Iterator[str]:
     for arm in campaign["arms"]:
-        if any(launch.get("simulated_acceptance") for launch in arm["launches"]):
+        if _simulates(arm):
             yield (
                 f"{arm['name']}: acceptance was SIMULATED; its accept length is what was set and no finding, and its rate holds "
                 "for that accept length only"
             )
+
+
+def _simulates(arm: Mapping[str, Any]) -> bool:
+    return any(launch.get("simulated_acceptance") for launch in arm["launches"])
 
 
 def _design(campaign: Mapping[str, Any], look: Look | None, arms: Sequence[Arm]) -> Iterator[str]:
@@ -82,6 +87,19 @@ def _doubts(found: Sequence[Mapping[str, Any]], level: float, margin: float) -> 
             yield f"{one['arm']}: {one['verdict']}, by less than the margin of {margin:.1%}"
 
 
+# What two arms may differ in for the step to be all that is compared: it and the tokens it drafts, the memory those leave (which
+# decides what fits, and not how fast it is), and the acceptance that was made up for each.
+STEP = (
+    "arguments.speculative_num_steps",
+    "arguments.speculative_num_draft_tokens",
+    "arguments.mem_fraction_static",
+    "arguments.max_total_num_tokens",
+    "arguments.max_req_input_len",
+    "environment.SGLANG_SIMULATE_ACC_*",
+    "contract.SGLANG_SIMULATE_ACC_*",
+)
+
+
 def _longer_drafts(campaign: Mapping[str, Any], look: Look | None, level: float) -> Iterator[str]:
     """Whether one more draft step pays, where two arms differ by just that: in pairs of their own, and only where that shows."""
     limit = look.blocks if look else len(campaign["plan"]["blocks"])
@@ -91,14 +109,17 @@ def _longer_drafts(campaign: Mapping[str, Any], look: Look | None, level: float)
         if not arm["control"] and not arm["baseline"] and (k := _draft_steps(arm)) is not None
     ]
     for (k, short), (n, long) in combinations(sorted(known, key=lambda one: one[0]), 2):
-        if n != k + 1:
+        if n != k + 1 or _simulates(short) != _simulates(long):
             continue
+        if differences({one["name"]: one["fingerprint"] for one in (short, long)}, STEP):
+            continue  # another draft model or algorithm: whose doing the difference is, nobody can say
         pairs = against(short, long, limit).pairs
         before = mean_step(counting(pair.base) for pair in pairs)
         after = mean_step(counting(pair.arm) for pair in pairs)
         if before is None or after is None:
             continue
-        arms = f"from {k} draft steps ({short['name']}) to {n} ({long['name']})"
+        made_up = ", acceptance SIMULATED" if _simulates(short) else ""
+        arms = f"from {k} draft steps ({short['name']}{made_up}) to {n} ({long['name']}{made_up})"
         if len(pairs) < 2:
             yield f"whether going {arms} pays is not decided: both count in one block only"
             continue

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_ext.bench.campaigns import journal
 from sglang_ext.reasons import NOTE, TABLE
 
 FINISHED, REFUSED, ABANDONED = "finished", "refused", "abandoned"
@@ -122,15 +123,15 @@ def log_rate(launch: Launch) -> float:
 
 
 def finished_blocks(campaign: Mapping[str, Any]) -> int:
-    """How many blocks, from the first on, have a launch of every arm that came to an end of its own."""
-    there = {
-        (launch["block"], arm["name"])
+    """How many blocks, from the first on, are finished, by the rule a campaign goes on by: every arm has a finished launch."""
+    plan = campaign["plan"]
+    launches = [
+        {"block": launch["block"], "arm": arm["name"], "state": launch["state"]}
         for arm in campaign["arms"]
-        for launch in by_block(arm).values()
-        if launch["state"] != ABANDONED
-    }
-    blocks = campaign["plan"]["blocks"]
-    return next((i for i, arms in enumerate(blocks) if any((i, arm) not in there for arm in arms)), len(blocks))
+        for launch in arm["launches"]
+    ]
+    whole = journal.finished_blocks(plan, launches)
+    return next((block for block in range(len(plan["blocks"])) if block not in whole), len(plan["blocks"]))
 
 
 def _excludes(mark: Mapping[str, Any]) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from sglang_ext.bench.suites import plan as design
+from sglang_ext.bench.suites.plan import EARLY, at_the_end, halfway
 from sglang_ext.bench.suites.plan import HALFWAY_LEAST as LEAST
-from sglang_ext.bench.suites.plan import halfway
 from sglang_ext.study.comparison import comparisons
 from sglang_ext.study.decision import FASTER, SLOWER
 from sglang_ext.study.pairs import baseline_of, finished_blocks, gather
 
-SEQUENTIAL = "sequential"
-EARLY = 0.1  # of alpha, spent halfway
+SEQUENTIAL = design.SEQUENTIAL
 
 
 class Look(NamedTuple):
@@ -32,7 +32,7 @@ def looks(rule: str, blocks: int, alpha: float) -> tuple[Look, ...]:
     half = halfway(blocks)
     if rule != SEQUENTIAL or half is None:
         return (Look(blocks, alpha),)
-    return Look(half, alpha * EARLY), Look(blocks, alpha * (1 - EARLY))
+    return Look(half, alpha * EARLY), Look(blocks, alpha * at_the_end(rule, blocks))
 
 
 def at(campaign: Mapping[str, Any]) -> Look | None:

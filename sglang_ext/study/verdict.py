@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_ext.bench.campaigns.record import status_of
 from sglang_ext.reasons import TABLE
 from sglang_ext.study import notes, sequential
 from sglang_ext.study.comparison import comparisons
@@ -32,8 +33,6 @@ from sglang_ext.study.power import MOST, POWER, pairs_for
 
 VALID, INVALID, INCONCLUSIVE = "VALID", "INVALID", "INCONCLUSIVE"
 MOST_UNRECONCILED = 0.25  # of the finished launches; one glitch costs a pair, a habit costs the campaign
-REFUSAL = 1  # exit of a refusal whose code has none of its own here
-OWN = (1, 3, 4)  # failed, unknown, lost after: the statuses a refused launch may hand on
 
 
 class Ruling(NamedTuple):
@@ -96,9 +95,8 @@ def _refused(campaign: Mapping[str, Any]) -> Ruling | None:
                 continue
             where = f"block {launch['block']}, arm {arm['name']}"
             if code not in TABLE:
-                return Ruling(INVALID, "launch_refused", f"{where}: the launch was refused", REFUSAL)
-            own = TABLE[code].exit
-            return Ruling(INVALID, code, f"{where}: {text}", own if own in OWN else REFUSAL)
+                return _ruling(INVALID, "launch_refused", f"{where}: the launch was refused")
+            return Ruling(INVALID, code, f"{where}: {text}", status_of(code, launch))
     return None
 
 

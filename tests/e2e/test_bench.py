@@ -29,13 +29,24 @@ def server(models: dict[str, Path], logs: Callable[[str], Path]) -> Iterator[Ser
         yield running.wait_ready()
 
 
-def bench(*words: str) -> Any:
-    return cli("bench", "run", *words, env={**clean_environment(1, {}), "SGLANG_EXT_API_KEY": KEY})
+def bench(*words: str, verb: str = "run") -> Any:
+    return cli("bench", verb, *words, env={**clean_environment(1, {}), "SGLANG_EXT_API_KEY": KEY})
 
 
-def test_a_valid_run_and_its_receipt(server: Server, tmp_path: Path) -> None:
-    file = tmp_path / "receipt.json"
-    done = bench(RIG_SUITE, "--json", str(file))
+@pytest.fixture(scope="module")
+def first(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A run, and its receipt."""
+    kept = tmp_path_factory.mktemp("kept") / "receipt.json"
+    return bench(RIG_SUITE, "--json", str(kept), "--port", str(server.port)), kept
+
+
+def runs(found: dict[str, Any]) -> list[dict[str, Any]]:
+    ((launch,),) = [arm["launches"] for arm in found["arms"]]
+    return list(launch["runs"])
+
+
+def test_a_valid_run_and_its_receipt(first: tuple[Any, Path]) -> None:
+    done, file = first
     assert done.status == 0, done.out + done.err
     last = done.out.splitlines()
     assert last[0].split()[:2] == ["run", "tokens"] and any(line.startswith("VALID: median decode ") for line in last)
@@ -44,15 +55,26 @@ def test_a_valid_run_and_its_receipt(server: Server, tmp_path: Path) -> None:
     assert KEY not in text + done.out + done.err
     found = json.loads(text)
     assert (found["schema"], found["state"], found["reason"]) == ("sglang-ext/bench/1", "VALID", None)
-    ((launch,),) = [arm["launches"] for arm in found["arms"]]
-    assert launch["verified"] and [run["tokens"] for run in launch["runs"]] == [64, 64, 64]
-    for run in launch["runs"]:
+    assert found["arms"][0]["launches"][0]["verified"] and [run["tokens"] for run in runs(found)] == [64, 64, 64]
+    for run in runs(found):
         assert all(run[name] > 0 for name in FIGURES) and run["e2e_tok_s"] < run["decode_tok_s"]
         assert run["accept_length"] is None and run["unknown"]["accept_length"] == "the server does not speculate"
         assert run["chunks"] <= 64 and run["prompt_tokens"] > 0
     # 64 tokens are more than a window of 40 steps: at least one ended in some run, and the server told it.
-    assert any(run["server_gen_tok_s"] for run in launch["runs"])
+    assert any(run["server_gen_tok_s"] for run in runs(found))
     assert {w["verdict"] for w in found["verify"]["after"]["workers"]} == {"PASS"}
+
+
+def test_a_receipt_is_repeated(first: tuple[Any, Path], tmp_path: Path) -> None:
+    """Where the same server runs. What one that is not the same comes to: test_a_worker_that_dies_while_measured."""
+    _, kept = first
+    done = bench(str(kept), "--json", str(tmp_path / "again.json"), verb="rerun")
+    assert done.status == 0, done.out + done.err
+    was, now = json.loads(kept.read_text()), json.loads((tmp_path / "again.json").read_text())
+    assert now["state"] == "VALID" and now["suite"] == was["suite"] and now["time"] != was["time"]
+    assert [run["tokens"] for run in runs(now)] == [run["tokens"] for run in runs(was)]
+    done = bench(str(kept), "--set", "NCCL_PROTO=Simple", verb="rerun")
+    assert done.status == 1 and "INVALID: not_verified" in done.out and "tok/s" not in done.out
 
 
 def test_the_fingerprint_is_that_of_the_workers(server: Server, tmp_path: Path) -> None:
@@ -116,14 +138,19 @@ def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_while_measured(
-    models: dict[str, Path], logs: Callable[[str], Path], tmp_path: Path
+    models: dict[str, Path], logs: Callable[[str], Path], first: tuple[Any, Path], tmp_path: Path
 ) -> None:
     suite, file = tmp_path / "long.toml", tmp_path / "receipt.json"
     suite.write_text(Path(RIG_SUITE).read_text().replace("tokens = 64", "tokens = 3000"))
-    with Server(logs("killed"), options=sets(CONTRACT), model=models["deepseek"]) as server:
+    fewer = ["--max-running-requests", "4"]
+    with Server(logs("killed"), options=sets(CONTRACT), model=models["deepseek"], flags=fewer) as server:
         server.wait_ready()
         console = str(Path(sys.executable).with_name("sglang-ext"))
         which = ["--port", str(server.port)]  # the module's own server is still there
+        done = bench(str(first[1]), *which, verb="rerun")
+        assert done.status == 1 and "INVALID: rerun_differs: " in done.out, done.out + done.err
+        assert "max_running_requests" in done.out
+        assert "bench: run 1" not in done.err and "tok/s" not in done.out
         command = [console, "bench", "run", str(suite), *which, "--json", str(file)]
         with subprocess.Popen(
             command, env=clean_environment(1, {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

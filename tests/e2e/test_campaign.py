@@ -34,6 +34,7 @@ EAGLE = [
     "--speculative-num-draft-tokens", "3",
 ]  # fmt: skip
 ARM = '\n[[arm]]\nname = "eagle3"\ndraft = "{draft}"\narguments = ' + json.dumps(EAGLE) + "\n"
+MADE_UP = ARM.replace("eagle3", "made-up", 1) + 'environment = { SGLANG_SIMULATE_ACC_LEN = "2.0" }\n'
 STOCK = '\n[[arm]]\nname = "stock"\npatches = false\n'
 
 
@@ -70,25 +71,27 @@ def log_of(out: Path, launch: dict[str, Any]) -> str:
 
 
 def test_no_draft_against_eagle3(models: dict[str, Path], tmp_path: Path) -> None:
+    """Beside a stock arm, which is proven by what its workers hold, and one whose acceptance is made up, which is labelled."""
     out, kept = tmp_path / "campaign", tmp_path / "receipt.json"
-    path = suite(tmp_path, models, ARM, ["draft", "arguments.speculative_*"])
+    under_test = ["patches", "draft", "arguments.speculative_*", "environment.SGLANG_SIMULATE_ACC_LEN"]
+    path = suite(tmp_path, models, ARM + MADE_UP + STOCK, under_test, control=False)
     env = clean_environment(2, {"SGLANG_EXT_API_KEY": "e2e-hunter3"})
     done = run(env, path, "--out", str(out), "--json", str(kept))
     text = kept.read_text()
     found = json.loads(text)
     assert "e2e-hunter3" not in text + done.out + done.err
     # Two pairs decide little on a busy machine; what must hold is that every launch was sound, and that a verdict was reached.
-    assert done.status == found["exit"] and found["state"] in ("VALID", "INCONCLUSIVE", "INVALID", "UNRECONCILED"), (
-        done.err
-    )
-    assert found["state"] != "INVALID" or found["reason"].startswith("control_failed: "), found["reason"]
+    assert done.status == found["exit"] and found["state"] in ("VALID", "INCONCLUSIVE", "UNRECONCILED"), done.err
     made = launches(found)
-    assert [(one["state"], one["reason"]) for one in made] == [("finished", None)] * 6
+    assert [(one["state"], one["reason"]) for one in made] == [("finished", None)] * 8
     assert [one["arm"] for one in made] == [name for block in found["plan"]["blocks"] for name in block]
 
     for one in made:
-        assert one["verify"]["before"]["verdict"] == one["verify"]["after"]["verdict"] == "PASS"
-        assert {w["hook"]["mode"] for w in one["verify"]["after"]["workers"] if w["counts"]} == {"overlay"}
+        before, after = one["verify"]["before"], one["verify"]["after"]
+        assert before["verdict"] == after["verdict"] == "PASS", before["problems"]
+        assert (before["run"] is None) == (one["arm"] == "stock")
+        modes = {w["hook"] and w["hook"]["mode"] for w in after["workers"] if w["counts"]}
+        assert modes == ({None} if one["arm"] == "stock" else {"overlay"})
         assert [run["tokens"] for run in one["runs"]] == [TOKENS, TOKENS] and all(run["valid"] for run in one["runs"])
         # Two clocks on a second of a busy machine may differ: then it is said. Not to be comparable they have no reason.
         agree, reconciled = one["reconciliation"], [run["reconciled"] for run in one["runs"]]
@@ -97,15 +100,19 @@ def test_no_draft_against_eagle3(models: dict[str, Path], tmp_path: Path) -> Non
         assert (agree["reason"] is None) == all(reconciled)
         assert not all(reconciled) or abs(agree["difference"]) <= agree["tolerance"]
         assert one["machine"]["gpus"] == [] and "gpus" in one["machine"]["unknown"] and one["machine"]["cpu"]["cores"]
-        assert "Decode batch" in log_of(out, one) and one["simulated_acceptance"] is False
-    # Greedy decoding: a draft changes the time and not the text. In float32 every launch says the same.
-    assert len({tuple(one["output_sha256"]) for one in made}) == 1
-    assert not [note for note in found["notes"] if note.startswith("outputs_differ")]
+        assert "Decode batch" in log_of(out, one) and one["simulated_acceptance"] is (one["arm"] == "made-up")
+    # Greedy decoding: a draft changes the time and not the text; in float32 every launch says the same. What is made up is not
+    # that draft's doing, and its text is another one.
+    texts = {arm: {tuple(one["output_sha256"]) for one in launches(found, arm)} for arm in found["plan"]["blocks"][0]}
+    assert len(texts["plain"]) == 1 and texts["plain"] == texts["eagle3"] == texts["stock"] != texts["made-up"]
+    assert {note.split(":")[0] for note in found["notes"] if "differ" in note} == {"outputs_differ"}
 
-    accepted = [run["accept_length"] for one in launches(found, "eagle3") for run in one["runs"]]
-    assert all(2.8 <= length <= 3.0 for length in accepted), accepted  # the draft was trained on this text
-    plain = [run for one in launches(found, "plain") for run in one["runs"]]
-    assert {run["accept_length"] for run in plain} == {None}
+    def accepted(arm: str) -> list[float]:
+        return [run["accept_length"] for one in launches(found, arm) for run in one["runs"]]
+
+    assert all(2.8 <= length <= 3.0 for length in accepted("eagle3")), found  # the draft was trained on this text
+    assert all(1.6 <= length <= 2.4 for length in accepted("made-up")), found
+    assert set(accepted("plain")) == set(accepted("stock")) == {None}
     compared = next(one for one in found["comparisons"] if one["arm"] == "eagle3")
     out_of_it = {one["block"] for one in found["excluded"] if one["arm"] == "eagle3"}
     assert compared["blocks"] == [block for block in (0, 1) if block not in out_of_it]
@@ -130,29 +137,6 @@ def test_no_draft_against_eagle3(models: dict[str, Path], tmp_path: Path) -> Non
         and "[workload] runs: expected 2, found 1" in refused.out
         and not (tmp_path / "again").exists()
     )
-
-
-def test_a_stock_arm_is_proven_by_what_it_holds_and_made_up_acceptance_is_labelled(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    out, small = tmp_path / "campaign", {"runs": 1, "warmup_runs": 0}
-    under_test = ["patches", "draft", "arguments.speculative_*"]
-    path = suite(tmp_path, models, STOCK + ARM, under_test, control=False, workload=small)
-    simulated = 'environment = { SGLANG_SIMULATE_ACC_LEN = "2.0" }\n'
-    path.write_text(path.read_text().replace("[server]\n", f"[server]\n{simulated}"))
-    done = run(clean_environment(2, {}), path, "--out", str(out), "--json")
-    found = json.loads(done.out)
-    made = launches(found)
-    assert [(one["state"], one["reason"]) for one in made] == [("finished", None)] * 6, done.err
-    for one in made:
-        assert one["verify"]["before"]["verdict"] == "PASS", one["verify"]["before"]["problems"]
-        assert (one["verify"]["before"]["run"] is None) == (one["arm"] == "stock")
-        assert one["simulated_acceptance"] == (one["arm"] == "eagle3")
-    accepted = [run["accept_length"] for one in launches(found, "eagle3") for run in one["runs"]]
-    assert all(1.6 <= length <= 2.4 for length in accepted), accepted
-    # What it makes up are tokens, too.
-    assert [note for note in found["notes"] if note.startswith("outputs_differ")]
-    assert nothing_left()
 
 
 # ---- killed

@@ -22,6 +22,7 @@ from sglang_ext.bench.campaigns.journal import JournalError
 from sglang_ext.bench.campaigns.launch import Refused
 from sglang_ext.bench.suites.suite import Suite, SuiteError, parse_suite
 from sglang_ext.bench.traffic.client import Fault
+from sglang_ext.bench.truth import sameness
 from sglang_ext.reasons import TABLE
 from tests.scripted.child import Child
 from tests.scripted.script import Script, steady
@@ -113,6 +114,8 @@ def test_every_arm_once_in_each_block_as_planned(suite: Callable[..., Suite], tm
         # Nobody of this host's servers listens there: nothing is proven, and nothing is claimed to be.
         assert one["verify"]["before"]["verdict"] == "NOT_ASKED" and one["server"]["pid"] is None
         assert one["reconciliation"]["state"] == "UNKNOWN" and one["counters"] is None and "counters" in one["unknown"]
+        # Nor is it known which GPUs are its own, so that none is watched, and none of another arm's server is a stranger.
+        assert one["machine"]["gpus"] == [] and "is not known" in one["machine"]["unknown"]["gpus"]
     kept = json.loads((tmp_path / "c" / "receipt.json").read_text())
     assert kept == json.loads(json.dumps(found))
     assert sorted(path.name for path in (tmp_path / "c").glob("launch-*")) == sorted(map(journal.launch_name, made))
@@ -174,6 +177,56 @@ def test_an_interrupted_block_is_repeated_as_a_whole(
     assert {one["reason"].partition(":")[0] for one in launches(found) if one["state"] == "abandoned"} == {
         "block_unfinished"
     }
+    # Whoever interrupts a block that displeases cannot hide it: one of its launches had been measured.
+    (note,) = [note for note in found["notes"] if note.startswith("block_unfinished: ")]
+    assert note.startswith("block_unfinished: 2 launches were given up") and ", 1 of them with runs" in note
+    assert note.endswith(": block 2")
+
+
+def test_a_launch_that_nobody_compared_is_taken_again(
+    suite: Callable[..., Suite], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted, or crashed, after its last run and before it was held against the others."""
+    real, number = sameness.differences, 0
+
+    def interrupted(*words: Any) -> Any:
+        nonlocal number
+        number += 1
+        if number == 1:
+            raise KeyboardInterrupt
+        return real(*words)
+
+    monkeypatch.setattr(campaign, "differences", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(suite(), tmp_path / "c")
+    (kept,) = [json.loads(path.read_text()) for path in (tmp_path / "c").glob("launch-000-1-*")]
+    assert kept["state"] == "abandoned" and len(kept["runs"]) == 2
+    found = run(suite(), tmp_path / "c")
+    assert [one["state"] for one in launches(found)] == ["abandoned"] * 2 + ["finished"] * 4
+
+
+def test_a_failed_launch_of_an_interrupted_block_is_given_up_too(
+    suite: Callable[..., Suite], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, then = launch._measure, iter([Fault("server_error", "it said no"), None, KeyboardInterrupt()])
+
+    def measure(*words: Any) -> Any:
+        match next(then, None):
+            case KeyboardInterrupt() as error:
+                raise error
+            case Fault() as fault:
+                return fault
+        return real(*words)
+
+    monkeypatch.setattr(launch, "_measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run(suite(), tmp_path / "c")
+    found = run(suite(), tmp_path / "c")
+    states = [(one["block"], one["attempt"], one["state"]) for one in launches(found)]
+    assert states[:3] == [(0, 0, "abandoned"), (0, 1, "abandoned"), (0, 0, "abandoned")]
+    assert [state for _, _, state in states[3:]] == ["finished"] * 4
+    (failed,) = [one for one in launches(found) if "server_error" in (one["reason"] or "")]
+    assert failed["reason"].startswith("block_unfinished: ") and failed["reason"].endswith("server_error: it said no")
 
 
 def test_a_launch_that_fails_is_repeated_and_a_second_failure_ends_it(
@@ -252,6 +305,29 @@ def test_a_receipt_that_is_to_be_repeated_binds_the_first_launch(suite: Callable
     moved = {name: {**one, "machine": {**one["machine"], "cores": 4096}} for name, one in prints.items()}
     found = run(suite(), tmp_path / "e", expected=moved)
     assert found["state"] == "INVALID" and "machine.cores" in found["reason"] and "in the receipt" in found["reason"]
+
+
+def test_what_a_rerun_repeats_binds_whoever_goes_on_with_it(
+    suite: Callable[..., Suite], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(suite(), tmp_path / "c")
+    prints = {arm["name"]: arm["fingerprint"] for arm in first["arms"]}
+    moved = {name: {**one, "machine": {**one["machine"], "cores": 4096}} for name, one in prints.items()}
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "_measure", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(suite(), tmp_path / "d", expected=moved)
+    found = run(suite(), tmp_path / "d")  # by `bench run`, as the command that was printed says
+    assert found["state"] == "INVALID" and "in the receipt" in found["reason"]
+    assert run(suite(), tmp_path / "d", expected=moved)["state"] == "INVALID"
+    for folder, other in (("d", "one of another receipt"), ("c", "one that repeats none")):
+        with pytest.raises(JournalError, match=f"repeats this receipt, found {other}") as caught:
+            run(suite(), tmp_path / folder, expected=prints)
+        assert caught.value.code == "campaign_differs"
 
 
 def test_a_server_that_no_arm_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

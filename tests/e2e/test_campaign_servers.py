@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,21 @@ def test_one_that_does_not_listen_is_killed_when_nobody_waits(stand: Callable[..
     people = one.people()
     server._say(b"kill\n")  # what a second Ctrl-C comes to
     assert server.stop().there == () and not any(map(is_alive, people))
+
+
+def test_an_interrupt_while_it_is_ended_is_raised_once_nothing_is_left(stand: Callable[..., Stand]) -> None:
+    one = stand("deaf", "family")
+    began = time.monotonic()
+    server = one.begin()
+    server.wait_until_it_serves(one.port, 30, quiet)
+    people, main = one.people(), threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        server.stop()
+    assert server.left is not None and server.left.there == () and server.keeper.poll() is not None
+    assert not any(map(is_alive, people)) and time.monotonic() - began < 40  # and no grace was waited for
+    assert server.stop() == server.left
 
 
 HARNESS = """

@@ -409,3 +409,46 @@ def test_a_mark_is_no_verdict() -> None:
 def test_every_file_of_a_campaign_folder_is_known_for_one() -> None:
     launch = journal.launch_name({"block": 3, "order": 0, "arm": "eagle3", "attempt": 1})
     assert all(receipt.OWN.fullmatch(name) for name in (journal.HEAD, journal.RECEIPT, journal.LOCK, launch))
+
+
+# ---- interrupted, planned
+
+
+def test_the_command_that_goes_on_is_whole(
+    said: Said, suite: Path, tmp_path: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rerun's too: its folder knows what it repeats (tests/e2e/test_campaign_processes.py)."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sglang_ext.bench.campaigns.campaign.run", interrupted)
+    monkeypatch.setattr("sglang_ext.delivery.supervisor.die_as", lambda _: 130)
+    monkeypatch.setattr(again, "differences", lambda *_: [])
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "a suite.toml"
+    place.write_text(suite.read_text())
+    file = keep(tmp_path / "r.json", {**made, "suite": load_suite(str(place)).to_json()})
+    common = f"go on with: sglang-ext bench run '{place}' --out '{tmp_path}/my c'"
+    for words in (("run", "a suite.toml"), ("rerun", file, "--suite", "a suite.toml")):
+        status, _, err = said(*words, "--out", "my c", "--html", "p.html", "--json", "n.json")
+        assert status == 130 and err.endswith(f"{common} --html {tmp_path}/p.html --json {tmp_path}/n.json\n")
+        assert said(*words, "--out", "my c", "--json")[2].endswith(f"{common} --json -\n")
+        assert said(*words, "--out", "my c")[2].endswith(f"{common}\n")
+
+
+def test_a_plan_promises_what_the_look_at_its_end_can_find(
+    said: Said, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[float] = []
+
+    def outlook(_: int, level: float, __: int) -> list[tuple[float, float]]:
+        levels.append(level)
+        return []
+
+    monkeypatch.setattr(verbs, "study", lambda: verb.Study(lambda _: None, lambda found: found, outlook))
+    text = suite.read_text()
+    for rule, blocks in (("fixed", 8), ("sequential", 8), ("sequential", 4)):
+        suite.write_text(text.replace("[campaign]\n", f'[campaign]\nrule = "{rule}"\nblocks = {blocks}\n'))
+        assert said("plan", suite)[0] == 0
+    assert levels == pytest.approx([0.05, 0.045, 0.05])

@@ -217,6 +217,18 @@ def test_streams_together() -> None:
     assert apart["decoding"] is None and apart["unknown"]["decoding"].startswith("there was no time")
 
 
+def test_streams_of_which_one_came_in_one_read_have_no_common_rate() -> None:
+    """A proxy that buffers, a client that was not scheduled: what took no time has no rate."""
+
+    def one(times: list[float], number: int) -> Run:
+        script = [(at, generate(index + 1)) for index, at in enumerate(times)]
+        return figures(made(*script, (99.0, "[DONE]"))._replace(number=number), len(times), speculative=False)
+
+    found = together([one([1.0, 4.0, 5.0, 9.0], 0), one([0.5, 3.0, 3.0, 9.5], 1)])
+    assert found["decoding"] is None and "came in one read" in found["unknown"]["decoding"]
+    assert found["total_tok_s"] == pytest.approx(8 / 9.5)
+
+
 def test_a_count_that_is_no_running_total_is_not_believed() -> None:
     run = figures(made(*steady([1, 3, 2]), (9.0, "[DONE]")), 2, speculative=False)
     assert run.fault is not None and run.fault.code == "usage_missing"

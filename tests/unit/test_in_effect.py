@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from sglang_ext.bench.fingerprint import SECRET_VALUE
 from sglang_ext.bench.suites.arms import Arm
 from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.bench.truth import in_effect
@@ -180,6 +181,31 @@ def test_a_running_server_is_held_against_its_own_words() -> None:
 def test_no_secret_gets_through() -> None:
     found = case("baseline").with_words("--api-key", SECRET, "--admin-api-key", SECRET).with_info(api_key="another")
     assert SECRET not in json.dumps(found.check())
+
+
+URL, TOKEN = f"http://user:{SECRET}@proxy:1", "hf_AbCdEfGh12345678"
+
+
+@pytest.mark.parametrize("value", [URL, TOKEN, json.dumps({"access_key": SECRET})])
+def test_no_secret_under_a_harmless_name(value: str) -> None:
+    """Of values that came from elsewhere than a suite, which is read for such."""
+    words = (
+        f"python -m sglang.launch_server --model-path {value!r} --proxy {value!r} --my-own {SECRET} --api-ke {SECRET}"
+    )
+    running = case("baseline").with_info(launch_command=words, proxy="none", my_own="else")
+    running = running._replace(arm=arm(())._replace(address="http://127.0.0.1:1"))
+    told, faults = running.check()
+    assert [fault.code for fault in faults] == ["argument_not_in_effect"]  # it is compared all the same
+    assert told["requested"] == {"model_path": SECRET_VALUE} and told["changed"].keys() == {"model_path"}
+    said = json.dumps([told, faults])
+    assert SECRET not in said and TOKEN not in said
+    # Nor where the server's own word has it: as resolved, and as one of its ranks says it.
+    own = case("baseline").with_info(model_path=value, speculative_draft_model_path=value)
+    own.info["internal_states"] = [{"model_path": f"{value}x"}]
+    told, faults = own.check(SGLANG_SIMULATE_ACC_METHOD=value)
+    assert len(faults) == 2 and told["effective"]["speculative_draft_model_path"] == SECRET_VALUE
+    said = json.dumps([told, faults])
+    assert SECRET not in said and TOKEN not in said
 
 
 def test_words_as_upstream_takes_them() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_ext.bench.machine.marks import CODES, LIMITS, changed, excludes, mark, marks, share
+from sglang_ext.bench.machine.marks import CODES, LIMITS, excludes, mark, marks, share
+from sglang_ext.bench.machine.moved import changed, unlike
 from sglang_ext.reasons import TABLE
 
 SECOND = 10**9
@@ -245,6 +246,23 @@ def test_a_machine_that_is_not_the_first_launchs() -> None:
     (gone,) = changed(before, machine(governor="performance"))
     assert gone["text"] == "expected the GPUs 0 as in the first launch, found none"
     assert changed(machine(), machine()) == []
+
+
+def test_servers_side_by_side_have_gpus_of_their_own() -> None:
+    first, other = gpu(), gpu()
+    other |= {"index": 1, "static": {**other["static"], "uuid": "GPU-other", "vbios": "another"}}
+    before, now = machine(first, governor="performance"), machine(other, governor="performance")
+    assert [one["code"] for one in changed(before, now)] == ["machine_changed"]  # of one arm it would be
+    assert unlike(before, now) == []
+    other["static"]["power_limit_w"] = 450.0
+    (mark_,) = unlike(before, now)
+    assert mark_["text"] == "GPU 1 is not like GPU 0 in the first launch: power_limit_w 600.0 -> 450.0"
+    (mark_,) = unlike(before, machine(first, other, governor="performance"))
+    assert mark_["text"] == "expected 1 GPUs, as many as in the first launch, found 2" and mark_["excludes"]
+    unseen = machine(governor="powersave")
+    unseen["unknown"] = {"gpus": "the server is not of this host"}
+    for one in (unlike(before, unseen), unlike(unseen, before)):
+        assert [mark_["text"].partition(":")[0] for mark_ in one] == ["the CPUs are not as in the first launch"]
 
 
 def test_streams_at_once_are_marked_once() -> None:

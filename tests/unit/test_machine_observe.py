@@ -152,6 +152,56 @@ def test_without_a_gpu_it_works_and_says_why() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
+BESIDE = """
+import json, os
+from sglang_ext.bench.machine import kernel, observe
+kernel.in_a_container = lambda: False
+own, environment = int(os.environ["OWN"]), json.loads(os.environ["ITS"])
+seen = [observe.start([own], environment=environment, alone=alone).stop() for alone in (True, False)]
+seen.append(observe.start([os.getpid()], alone=False).stop())
+seen.append(observe.start([], alone=False, blind="it is of another host").stop())
+print(json.dumps(seen))
+"""
+
+
+def test_beside_another_server_only_the_gpus_it_holds_are_watched(library: Path, tmp_path: Path) -> None:
+    """Two servers that run side by side, each on a GPU of its own: neither is the other's co-tenant."""
+    with subprocess.Popen(["sleep", "60"]) as other, subprocess.Popen(["sleep", "60"]) as own:
+        try:
+            script = tmp_path / "script"
+            held = "".join(
+                f"{gpu} nvmlDeviceGetComputeRunningProcesses * {one.pid}:{GIB}\n"
+                for gpu, one in enumerate((other, own))
+            )
+            script.write_text(f"{HEALTHY}* nvmlDeviceGetCount * 2\n{held}")
+            for its, everything in (({}, [0, 1]), ({"CUDA_VISIBLE_DEVICES": "1"}, [1])):
+                found = ask(library, script, BESIDE, {"OWN": str(own.pid), "ITS": json.dumps(its)})
+                alone, beside, nobody, blind = found
+                assert [gpu["index"] for gpu in alone["gpus"]] == everything
+                assert "co_tenant" in {one["code"] for one in marks(alone)} or everything == [1]
+                assert [gpu["index"] for gpu in beside["gpus"]] == [1] and beside["gpus"][0]["strangers"] == []
+                assert "gpus" not in beside["unknown"] and not {"co_tenant"} & {one["code"] for one in marks(beside)}
+                assert (nobody["gpus"], nobody["unknown"]["gpus"]) == ([], "the server holds no GPU of this machine")
+                assert (blind["gpus"], blind["unknown"]["gpus"]) == ([], "it is of another host") and blind["cpu"]
+        finally:
+            own.kill()
+            other.kill()
+
+
+@pytest.mark.parametrize(
+    ("holders", "container", "kept"),
+    [([os.getpid()], False, True), ([1], False, False), ([], False, False), (None, False, True), ([1], True, True)],
+)
+def test_a_gpu_of_which_it_cannot_be_told_who_holds_it_is_watched(
+    holders: list[int] | None, container: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "in_a_container", lambda: container)
+    library: Any = Fake(None if holders is None else [Holder(pid, GIB) for pid in holders], 0)
+    gpus = [Gpu(0, 1, "GPU-x", "X"), Gpu(1, None, None, None, "GpuIsLost")]
+    found = free.held_by(library, gpus, [os.getpid()])
+    assert found == (gpus if kept else gpus[1:])
+
+
 class Fake:
     """A library whose answers are given; what it is asked for last is what matters here."""
 

@@ -17,7 +17,7 @@ import pytest
 
 from sglang_ext import cli
 from sglang_ext.bench import fingerprint, gate, receipt, runner, verb
-from sglang_ext.bench.campaigns import measure
+from sglang_ext.bench.campaigns import again, measure
 from sglang_ext.bench.show import render
 from sglang_ext.bench.suites.suite import parse_suite
 from sglang_ext.bench.traffic import client, endpoint
@@ -100,9 +100,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def bench(*reports: dict[str, Any]) -> runner.Outcome:
+def bench(*reports: dict[str, Any], expected: dict[str, Any] | None = None) -> runner.Outcome:
     given = iter(reports)
-    return runner.bench(SUITE, lambda _: next(given), lambda _: None)
+    return runner.bench(SUITE, lambda _: next(given), lambda _: None, expected)
 
 
 def test_a_valid_receipt(served: list[int]) -> None:
@@ -145,6 +145,34 @@ def test_no_secret_is_in_a_receipt(served: list[int]) -> None:
     assert given["model_loader_extra_config"] == given["proxy"] == fingerprint.SECRET_VALUE
     assert given["nested"] == {"depth": [{"kept": 1}]}
     assert len(given["long"]) < 400 and "5000 characters" in given["long"]
+
+
+def test_a_single_run_is_repeated_in_the_environment_it_had(served: list[int]) -> None:
+    taken = json.loads(json.dumps(receipt.receipt(bench(report(), report()))))
+    (expected,) = again.fingerprints(taken).values()
+    assert expected["environment"] == {"TP0": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}}
+    live = {"NCCL_PROTO": {"witnesses": {"live": {"state": "value", "value": "LL"}}}}
+    (worker,) = report()["workers"]
+    same = report(workers=[{**worker, "variables": live}])
+    assert bench(same, same, expected=expected).state == "VALID"
+    del served[:]
+    other = report(workers=[{**worker, "extras": {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "1"}}])
+    found = bench(other, other, expected=expected)
+    assert found.reason is not None and found.reason.code == "rerun_differs" and served == []
+    assert "environment.OMP_NUM_THREADS (TP0) (absent) / 1" in found.reason.text
+    # A receipt whose report says nothing of the ranks binds them to nothing.
+    reports: list[dict[str, Any]] = [{}, {"before": {"workers": [{}]}}, {"before": None}]
+    for verify in reports:
+        (blind,) = again.fingerprints({**taken, "verify": verify}).values()
+        assert bench(other, other, expected=blind).state == "VALID"
+
+
+def test_long_arguments_that_differ_at_their_end_are_two() -> None:
+    one, other = (fingerprint.arguments({"long": "x" * 4999 + end})[0]["long"] for end in "ab")
+    assert one != other and len(one) < 400 and one == fingerprint.arguments({"long": "x" * 4999 + "a"})[0]["long"]
+    # Of what may be a secret not even a digest is kept.
+    hidden = [fingerprint.harmless(f"http://user:hunter{n}@h/{'x' * 400}") for n in (1, 2)]
+    assert hidden == [fingerprint.SECRET_VALUE] * 2 and fingerprint.harmless("hf_AbCdEfGh12345678") == hidden[0]
 
 
 @pytest.mark.parametrize(("verdict", "status"), [("FAIL", 1), ("UNKNOWN", 3)])

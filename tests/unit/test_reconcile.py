@@ -117,6 +117,13 @@ def test_one_window_with_a_pause_in_it() -> None:
     assert found.state == UNRECONCILED and "likeliest a boundary window: tokens 802 to 841 took" in str(found.reason)
 
 
+def test_a_stall_beside_windows_that_came_in_one_read_is_no_boundary() -> None:
+    """Nearly all of the time in one window, and none in the others."""
+    stalled = changed(case(ONE), lambda index, at: 10.0 if index < 1000 else 100.0)
+    found = stalled.by_log()
+    assert found.state == UNRECONCILED and "boundary" not in str(found.reason)
+
+
 def test_the_first_window_is_not_used_and_would_not_do() -> None:
     slow = rates(case(ONE), lambda line, rate: "1.00" if line == 0 else f"{rate:.2f}")
     assert slow.by_log() == case(ONE).by_log()

@@ -21,7 +21,7 @@ pytest.importorskip("jinja2")
 from sglang_ext.bench.report import html, over_time, plots, sheets, text, words
 from sglang_ext.bench.report.read import campaign as read
 from sglang_ext.bench.report.read import means
-from sglang_ext.bench.report.svg import thin, ticks
+from sglang_ext.bench.report.svg import RIGHT, thin, ticks
 from tests.unit import headless, sample_campaign
 from tests.unit.sample_campaign import SUMMARY, campaign
 
@@ -358,6 +358,20 @@ def test_the_time_axis_shows_what_was_measured_and_marks_long_pauses() -> None:
     assert (began, ended) == (4100.0, 91_400.0) and clock(4100.0) < left < right < clock(91_400.0)
     ticks_at = [x for x, _ in clock.ticks()]
     assert all(b - a >= over_time.TICKS_APART for a, b in pairwise(ticks_at)) and len(ticks_at) > 4
+
+
+@pytest.mark.parametrize("late", [1, 12, 20])
+def test_a_pause_lies_within_the_plot_however_late_it_comes(late: int) -> None:
+    times = [(1000.0 * i, 1000.0 * i + 100) for i in range(24)]
+    times[late:] = [(began + 86_400, ended + 86_400) for began, ended in times[late:]]
+    clock = over_time.Clock.over(times)
+    assert len(clock.pauses) == 1 and clock.spans[-1][3] == pytest.approx(RIGHT)
+
+
+def test_so_many_pauses_lie_within_the_plot() -> None:
+    begins = [i * 100.0 + 86_400 * (i // 2) for i in range(60)]
+    clock = over_time.Clock.over([(began, began + 90) for began in begins])
+    assert len(clock.pauses) == over_time.MOST_PAUSES and clock.spans[-1][3] == pytest.approx(RIGHT)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

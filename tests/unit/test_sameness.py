@@ -189,3 +189,33 @@ def test_essentials_of_a_report_do_as_well() -> None:
     assert with_environment({"arguments": {}}, report)["environment"] == {
         "TP0": {"NCCL_PROTO": "LL", "OMP_NUM_THREADS": "1"}
     }
+
+
+def test_what_a_contract_has_from_the_shell_is_no_difference_of_an_arm() -> None:
+    """Only a launcher of ours writes the shell's NCCL_* down; a stock server inherits the same without saying so."""
+    base, stock = made("baseline"), made("stock")
+    ours = put(base, "contract/variables/NCCL_DEBUG", {"want": "WARN", "source": "shell"})
+    for rank in ("TP0", "TP1"):
+        ours = put(ours, f"environment/{rank}/NCCL_DEBUG", "WARN")
+        stock = put(stock, f"environment/{rank}/NCCL_DEBUG", "WARN")
+    assert codes(ours, stock, "patches") == codes(stock, ours, "patches") == []
+    # Who holds another value differs in what it holds, and says that once for each rank.
+    (fault,) = differences({"ours": ours, "stock": put(stock, "environment/TP1/NCCL_DEBUG", "INFO")}, ("patches",))
+    assert "environment.NCCL_DEBUG (TP1) WARN / INFO" in fault.text and "contract" not in fault.text
+    # The same name by a flag on one side, by the shell on the other: the ranks decide too.
+    asked = put(stock, "contract/variables/NCCL_DEBUG", {"want": "WARN", "source": "flag"})
+    assert codes(ours, asked, "patches") == []
+    assert codes(base, put(base, "contract/variables/NCCL_DEBUG", {"want": "WARN", "source": "flag"})) != []
+
+
+def test_a_rank_that_holds_nothing_is_known_and_one_nobody_could_read_is_not() -> None:
+    base = made("baseline")
+    empty = {**base, "environment": {"TP0": {}, "TP1": {}}}
+    assert codes(base, empty) == codes(empty, base) == ["launch_differs"] and codes(empty, empty) == []
+    half = put(base, "environment/TP1", None)
+    assert codes(base, half) == codes(half, base) == []
+    assert codes(half, put(base, "environment/TP0/OMP_NUM_THREADS", "8")) == ["launch_differs"]
+    assert "a: the environment of TP1 could not be compared: it cannot be read" in unknown({"a": half})
+    assert codes(base, {**base, "environment": {"TP0": None, "TP1": None}}) == []
+    workers = [{"label": "TP0", "counts": True, "extras": {}, "unread": True}]
+    assert with_environment({}, {"contract": {}, "workers": workers})["environment"] == {"TP0": None}

@@ -134,7 +134,11 @@ def test_what_excludes_a_pair(change: dict[str, Any], code: str, part: str) -> N
     assert own["excluded"] == [{"block": 2, "arm": "arm", "code": code, "text": own["excluded"][0]["text"]}]
     assert part in own["excluded"][0]["text"] and own["excluded"][0]["text"].startswith("launch of arm: ")
     assert of(own, "arm")["blocks"] == [0, 1, 3, 4, 5, 6, 7] and of(own, "control")["pairs"] == 8
-    assert own["state"] == "VALID" and f"1 of 16 pairs are excluded by rule: 1 {code}" in own["notes"]
+    # A block whose launch failed and was not repeated is none that a campaign has finished.
+    unfinished = change.get("state") == "failed"
+    assert own["state"] == ("INCONCLUSIVE" if unfinished else "VALID")
+    assert not unfinished or "expected 8 finished blocks, found 2" in own["reason"]
+    assert f"1 of 16 pairs are excluded by rule: 1 {code}" in own["notes"]
     # The baseline's launch is half of every pair of its block.
     shared = judge(campaign(three(base=[*STEADY[:2], launch("base", 2, 1.0) | change, *STEADY[3:]])))
     assert [(one["block"], one["arm"]) for one in shared["excluded"]] == [(2, "control"), (2, "arm")]
@@ -176,11 +180,12 @@ def test_a_quarter_of_the_launches_may_be_unreconciled(number: int, state: str) 
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_fewer_than_two_pairs_give_no_figure(left: int) -> None:
-    failed = [launch("arm", i, 1.0, state="failed", reason="server_error: x") for i in range(left, 8)]
+    hot = {"marks": [{"code": "throttled", "text": "x", "run": None}]}
+    failed = [launch("arm", i, 1.0, machine=hot) for i in range(left, 8)]
     judged = judge(campaign(three(arm=[*FASTER[:left], *failed])))
     assert (judged["state"], judged["exit"]) == ("INCONCLUSIVE", 5)
     assert judged["reason"] == (
-        f"too_few_pairs: arm: expected two pairs that count at least, found {left}; excluded: {8 - left} server_error"
+        f"too_few_pairs: arm: expected two pairs that count at least, found {left}; excluded: {8 - left} throttled"
     )
     found = of(judged, "arm")
     for figure in ("ratio", "low", "high", "p_t", "p_sign_flip", "p_holm", "equivalence", "mde"):
@@ -304,6 +309,38 @@ def test_one_more_draft_step_pays_only_where_its_own_pairs_show_it() -> None:
     assert drafts(two[:1], three[:1]).endswith("pays is not decided: both count in one block only")
 
 
+@pytest.mark.parametrize(
+    ("change", "compared"),
+    [
+        ({"arguments": {"speculative_num_draft_tokens": 4, "max_req_input_len": 90}}, True),
+        ({"arguments": {"speculative_draft_model_path": "/models/other"}}, False),
+        ({"arguments": {"speculative_algorithm": "NGRAM"}}, False),
+        ({"arguments": {"max_running_requests": 8}}, False),
+        ({"environment": {"TP0": {"OMP_NUM_THREADS": "8"}}}, False),
+        ({"environment": {"TP0": {"OMP_NUM_THREADS": "1", "SGLANG_SIMULATE_ACC_LEN": "3"}}}, True),
+    ],
+)
+@pytest.mark.parametrize("simulated", ["both", "none", "one"])
+def test_only_arms_that_differ_by_the_step_alone_say_whether_it_pays(
+    change: dict[str, Any], compared: bool, simulated: str
+) -> None:
+    common = {
+        "speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "/models/draft", "max_req_input_len": 91,
+        "max_running_requests": 48, "speculative_num_draft_tokens": 3,
+    }  # fmt: skip
+    two, three = ([speculating(rate, accept) for rate in FASTER] for accept in (2.2, 2.4))
+    made = campaign({"base": STEADY, "two": two, "three": three})
+    for arm, steps, more in zip(made["arms"][1:], (2, 3), ({}, change), strict=True):
+        arm["fingerprint"] = {"environment": {"TP0": {"OMP_NUM_THREADS": "1"}}, **more}
+        arm["fingerprint"]["arguments"] = {**common, "speculative_num_steps": steps, **more.get("arguments", {})}
+        for one in arm["launches"]:
+            one["simulated_acceptance"] = simulated == "both" or (simulated == "one" and arm["name"] == "two")
+    found = [note for note in judge(made)["notes"] if "draft steps" in note]
+    assert len(found) == (compared and simulated != "one")
+    label = ", acceptance SIMULATED" if simulated == "both" else ""
+    assert all(f"going from 2 draft steps (two{label}) to 3 (three{label}) pays" in note for note in found)
+
+
 def test_economics_that_do_not_show_have_a_reason() -> None:
     hidden = [[run(90.0, step_ms=None)]] * 8
     made = campaign({"base": STEADY, "arm": hidden})
@@ -383,8 +420,35 @@ def test_finished_blocks_are_counted_from_the_first_on() -> None:
     made = campaign(three(), planned=8)
     del made["arms"][1]["launches"][2]
     assert finished_blocks(made) == 2
-    made["arms"][1]["launches"].append(launch("control", 2, 100.0, state="abandoned"))
-    assert finished_blocks(made) == 2
+    for state in ("abandoned", "failed", "refused"):
+        made["arms"][1]["launches"].append(launch("control", 2, 100.0, state=state))
+        assert finished_blocks(made) == 2
+    made["arms"][1]["launches"].append(launch("control", 2, 100.0))
+    assert finished_blocks(made) == 8
+    # Every arm failed once and was interrupted: nothing of that block is there.
+    failed = [launch(arm["name"], 8, 1.0, state="failed", reason="server_error: x") for arm in made["arms"]]
+    made["plan"]["blocks"] += [["base", "control", "arm"]]
+    for arm, one in zip(made["arms"], failed, strict=True):
+        arm["launches"].append(one)
+    assert finished_blocks(made) == 8
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict", "status"),
+    [
+        ("not_verified: UNKNOWN: no_server: gone", "UNKNOWN", 3),
+        ("not_verified: FAIL: wrong_value: x", "FAIL", 1),
+        ("verdict_lost: x", "UNKNOWN", 4),
+        ("no_endpoint: x", "PASS", 3),
+        ("arms_differ: x", "PASS", 1),
+        ("contract_invalid: x", None, 1),
+    ],
+)
+def test_the_status_of_a_refused_launch(reason: str, verdict: str | None, status: int) -> None:
+    seen = {"before": verdict and {"verdict": verdict}, "after": None}
+    refused = launch("arm", 7, [], state="refused", reason=reason, verify=seen)
+    judged = judge(campaign(three(arm=[*FASTER[:7], refused])))
+    assert (judged["state"], judged["exit"]) == ("INVALID", status)
 
 
 def test_two_baselines_are_an_error() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang_ext.bench import fingerprint
 from sglang_ext.bench.suites.suite import Suite, changed, missing
+from sglang_ext.bench.truth.sameness import with_environment
 from sglang_ext.contract.names import shown
 
 MACHINE = ("cpu", "cores", "architecture", "gpus", "kernel")
@@ -45,10 +46,20 @@ def suite_of(receipt: Mapping[str, Any], path: str, named: str | None) -> str:
 
 
 def fingerprints(receipt: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each arm ran on."""
-    if isinstance(receipt.get("fingerprint"), dict):  # bench/1 has one server
-        return {arm["name"]: receipt["fingerprint"] for arm in receipt["arms"]}
+    """What each arm ran on, the environment of its ranks with it."""
+    made = receipt.get("fingerprint")
+    if isinstance(
+        made, dict
+    ):  # bench/1 has one server, and keeps what its ranks hold in the report beside the fingerprint
+        return {arm["name"]: _with_ranks(made, _object(receipt.get("verify")).get("before")) for arm in receipt["arms"]}
     return {arm["name"]: arm["fingerprint"] for arm in receipt["arms"] if isinstance(arm.get("fingerprint"), dict)}
+
+
+def _with_ranks(made: dict[str, Any], report: Any) -> dict[str, Any]:
+    try:
+        return with_environment(made, report)
+    except (AttributeError, KeyError, TypeError):
+        return made  # no report of ours: nothing is known of the ranks, so nothing of them is compared
 
 
 def differences(receipt: Mapping[str, Any], suite: Suite) -> list[str]:

@@ -13,38 +13,31 @@ What is understood of it is handed in: ``stop(campaign)`` says after a block why
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sglang_ext import __version__
-from sglang_ext.bench.campaigns.journal import RECEIPT, Journal, JournalError, finished_blocks, unfinished
+from sglang_ext.bench.campaigns.journal import RECEIPT, Journal, finished_blocks, unfinished
 from sglang_ext.bench.campaigns.launch import Refused, launch
-from sglang_ext.bench.machine import marks
+from sglang_ext.bench.campaigns.record import begin, check_same, record, status_of
+from sglang_ext.bench.machine.moved import changed, unlike
 from sglang_ext.bench.report.text import progress_line
-from sglang_ext.bench.suites import plan
 from sglang_ext.bench.suites.arms import Arm
-from sglang_ext.bench.suites.suite import Suite, changed
+from sglang_ext.bench.suites.suite import Suite
 from sglang_ext.bench.traffic.client import Fault
-from sglang_ext.bench.truth.sameness import differences, unknown
-from sglang_ext.reasons import TABLE
+from sglang_ext.bench.truth.sameness import differences
 
 Record = dict[str, Any]
 Tell = Callable[[str], None]
-SCHEMA = "sglang-ext/campaign/1"
-INVALID, UNDECIDED = "INVALID", "INCONCLUSIVE"
-STATUSES = (1, 3, 4)  # what a reason's own exit status may be here; the others are those of a command line
+INVALID = "INVALID"
 FAILURES = 2  # of one arm, since the campaign was begun or resumed: then it ends
 
 
 class Ended(Exception):
-    """The campaign comes to no verdict; ``fault`` says why."""
+    """The campaign comes to no verdict; ``fault`` says why, ``status`` is the exit status."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, status: int) -> None:
         super().__init__(str(fault))
-        self.fault = fault
+        self.fault, self.status = fault, status
 
 
 def run(
@@ -57,7 +50,8 @@ def run(
 ) -> Record:
     """Begin the campaign of ``suite`` in ``folder``, or go on with the one there. Returns its record, which the folder keeps.
 
-    ``expected``: what each arm ran on in another campaign that this one repeats (`rerun`). Raises JournalError.
+    ``expected``: what each arm ran on in another campaign that this one repeats (`rerun`); whoever goes on with it need not say
+    so again. Raises JournalError.
     """
     journal = Journal.open(folder)
     tell(f"campaign folder {journal.path}")
@@ -67,106 +61,21 @@ def run(
         journal.close()
 
 
-def begin(suite: Suite) -> Record:
-    """The plan of a new campaign."""
-    campaign = suite.campaign
-    assert campaign is not None
-    seed = campaign.seed if campaign.seed is not None else plan.draw_seed()
-    return {
-        "id": secrets.token_hex(8),
-        "time": {"began": time.time()},
-        "suite": suite.to_json(),
-        "from": {"suite": os.path.abspath(suite.path), "sglang_ext": __version__},
-        "plan": {
-            "seed": seed,
-            "blocks": plan.order([arm.name for arm in suite.arms], campaign.blocks, seed),
-            "rule": campaign.rule,
-            "alpha": campaign.alpha,
-            "margin": campaign.margin,
-            "effect": campaign.effect,
-            "stopped": None,
-        },
-    }
-
-
-def check_same(head: Record, suite: Suite, folder: str) -> None:
-    """Raise JournalError unless the folder's campaign is of this suite, as it is now."""
-    stored = head["suite"]
-    found = changed(stored, suite)
-    if not found and stored["sha256"] != suite.sha256:
-        found = [f"suite sha256: expected {stored['sha256'][:12]}, found {suite.sha256[:12]}"]
-    campaign = suite.campaign
-    if not found and campaign is not None and campaign.seed not in (None, head["plan"]["seed"]):
-        found = [f"seed: expected {head['plan']['seed']}, found {campaign.seed}"]
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise JournalError(
-            "campaign_differs",
-            f"{folder} holds a campaign of another suite: {found[0]}{more}; restore the suite, or name another folder with --out",
-        )
-
-
-def record(head: Record, suite: Suite, launches: list[Record]) -> Record:
-    """The campaign so far, undecided."""
-    arms: list[Record] = []
-    for arm in suite.arms:
-        own = [one for one in launches if one["arm"] == arm.name]
-        arms.append(
-            {
-                "name": arm.name,
-                "summary": arm.summary,
-                "baseline": arm.baseline,
-                "control": arm.control,
-                "fingerprint": next((one["fingerprint"] for one in own if one["state"] == "finished"), None),
-                "launches": own,
-            }
-        )
-    return {
-        "schema": SCHEMA,
-        "id": head["id"],
-        "state": UNDECIDED,
-        "reason": None,
-        "exit": 5,
-        "time": {"began": head["time"]["began"], "ended": time.time()},
-        "suite": head["suite"],
-        "from": head["from"],
-        "plan": dict(head["plan"]),
-        "arms": arms,
-        "comparisons": [],
-        "excluded": [],
-        "notes": [
-            *outputs(launches),
-            *unknown({arm["name"]: arm["fingerprint"] for arm in arms if arm["fingerprint"]}),
-        ],
-    }
-
-
-def outputs(launches: list[Record]) -> list[str]:
-    """A note where greedy arms did not say the same. With several prompts each run has its own text, in the same order."""
-    said: dict[tuple[str, ...], list[str]] = {}
-    for one in launches:
-        if one["state"] == "finished" and None not in one["output_sha256"]:
-            said.setdefault(tuple(one["output_sha256"]), []).append(one["arm"])
-    if len(said) < 2:
-        return []
-    groups = "; ".join(", ".join(sorted(set(arms))) for arms in said.values())
-    return [f"outputs_differ: expected the same greedy text of every launch, found {len(said)} ({groups})"]
-
-
 class _Campaign:
     """One campaign while it runs."""
 
     def __init__(self, suite: Suite, journal: Journal, tell: Tell, expected: Mapping[str, Record]) -> None:
-        self.suite, self.journal, self.tell, self.expected = suite, journal, tell, expected
+        self.suite, self.journal, self.tell = suite, journal, tell
         self.arms: dict[str, Arm] = {arm.name: arm for arm in suite.arms}
         if journal.head:
-            check_same(journal.head, suite, journal.path)
+            check_same(journal.head, suite, expected, journal.path)
             self.launches = journal.launches()
             self._give_up_unfinished()
         else:
-            journal.begin(begin(suite))
+            journal.begin(begin(suite, expected))
             self.launches = []
         self.head = journal.head
+        self.expected: Mapping[str, Record] = self.head.get("repeats") or {}
         self.failures: dict[str, int] = {}
 
     def run(self, stop: Callable[[Record], str | None], judge: Callable[[Record], Record]) -> Record:
@@ -178,9 +87,8 @@ class _Campaign:
             campaign = judge(campaign)
         except Ended as ended:
             self.tell(f"the campaign ends: {ended.fault}")
-            status = TABLE[ended.fault.code].exit if ended.fault.code in TABLE else 1
             campaign = self.record()
-            campaign.update(state=INVALID, exit=status if status in STATUSES else 1, reason=str(ended.fault))
+            campaign.update(state=INVALID, exit=ended.status, reason=str(ended.fault))
         self.journal.write(RECEIPT, campaign)
         return campaign
 
@@ -204,8 +112,9 @@ class _Campaign:
         blocks = finished_blocks(head["plan"], self.launches)
         self.tell(f"going on: {len(blocks)} of {len(head['plan']['blocks'])} blocks are finished")
         for one in list(unfinished(head["plan"], self.launches)):
-            text = "the campaign was interrupted before the other launches of its block"
-            one.update(state="abandoned", reason=f"block_unfinished: {text}")
+            text = "block_unfinished: the campaign was interrupted before the other launches of its block"
+            own = f"; before that {one['reason']}" if one["reason"] else ""
+            one.update(state="abandoned", reason=f"{text}{own}")
             self.journal.keep(one)
         for one in self.launches:
             if one["state"] == "refused":  # whoever goes on has mended that, or is refused again
@@ -223,10 +132,11 @@ class _Campaign:
                 self.tell(f"{name} {made['state']}: {made['reason']}")
                 code, _, text = made["reason"].partition(": ")
                 if made["state"] == "refused":
-                    raise Ended(Fault(code, f"arm {name}: {text}"))
+                    raise Ended(Fault(code, f"arm {name}: {text}"), status_of(code, made))
                 self.failures[name] = self.failures.get(name, 0) + 1
                 if self.failures[name] >= FAILURES:
-                    raise Ended(Fault("launch_failed_twice", f"arm {name}, the last time: {made['reason']}"))
+                    fault = Fault("launch_failed_twice", f"arm {name}, the last time: {made['reason']}")
+                    raise Ended(fault, status_of(fault.code, made))
 
     def _launch(self, block: int, place: int, arm: Arm) -> Record:
         """One launch, kept however it ends."""
@@ -241,9 +151,7 @@ class _Campaign:
         again = f"-{made['attempt']}" if made["attempt"] else ""
         log = self.journal.log(f"{block:03d}-{place}-{arm.name}{again}")
         try:
-            launch(made, arm, self.suite, log, self.tell)
-            if made["state"] == "finished":
-                self._hold_against_the_others(arm, made)
+            launch(made, arm, self.suite, log, self.tell, lambda: self._hold_against_the_others(arm, made))
         except Refused as refused:
             made.update(state="refused", reason=str(refused.fault))
         finally:
@@ -254,29 +162,49 @@ class _Campaign:
 
     def _hold_against_the_others(self, arm: Arm, made: Record) -> None:
         """Raise Refused where the launch ran on something else than the others did, beyond what is under test."""
-        campaign = self.suite.campaign
-        assert campaign is not None
-        finished = [one for one in self.launches if one["state"] == "finished"]
-        if finished:
-            made["machine"]["marks"] += marks.changed(finished[0]["machine"], made["machine"])
-        own, now = f"{arm.name} before", f"{arm.name} now"
-        first = self._first(arm.name)
-        compared: list[tuple[Mapping[str, Record], tuple[str, ...]]] = []
-        if first is not None:
-            compared.append(({own: first, now: made["fingerprint"]}, ()))
-        elif arm.name in self.expected:
-            compared.append(({f"{arm.name} in the receipt": self.expected[arm.name], now: made["fingerprint"]}, ()))
-        baseline = next(one for one in self.suite.arms if one.baseline)
-        known = {one.name: found for one in self.suite.arms if (found := self._first(one.name)) is not None}
-        known.setdefault(arm.name, made["fingerprint"])
-        if arm.control and baseline.name in known:
-            compared.append(({name: known[name] for name in (baseline.name, arm.name)}, ()))
-        compared.append((known, tuple(campaign.under_test)))
-        for prints, under_test in compared:
+        for one in self._moved(arm, made["machine"]):
+            if one not in made["machine"]["marks"]:
+                made["machine"]["marks"].append(one)
+        for prints, under_test in self._comparisons(arm, made["fingerprint"]):
             faults = differences(prints, under_test)
             if faults:
                 more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
                 raise Refused(Fault(faults[0].code, f"{faults[0].text}{more}"))
+
+    def _moved(self, arm: Arm, machine: Record) -> list[Record]:
+        """The marks of a machine that is not as it was. Servers that run side by side have GPUs of their own: those must be what
+        the arm had before, and the like of the other arms'.
+        """
+        finished = [one for one in self.launches if one["state"] == "finished"]
+        if not finished:
+            return []
+        if arm.address is None:
+            return changed(finished[0]["machine"], machine)
+        own = next((one for one in finished if one["arm"] == arm.name), None)
+        before = changed(own["machine"], machine) if own is not None else []
+        return [*before, *unlike(finished[0]["machine"], machine)]
+
+    def _comparisons(self, arm: Arm, now: Record) -> Iterator[tuple[Mapping[str, Record], tuple[str, ...]]]:
+        """Which fingerprints are held against each other, and what is under test between them.
+
+        Every arm is held against the baseline and no other: that is whose rate it is compared with, and what upstream changes
+        along with a draft belongs to it there alone. Those that were launched before it wait for its first launch.
+        """
+        campaign = self.suite.campaign
+        assert campaign is not None
+        first = self._first(arm.name)
+        if first is not None:
+            yield {f"{arm.name} before": first, f"{arm.name} now": now}, ()
+        elif arm.name in self.expected:
+            yield {f"{arm.name} in the receipt": self.expected[arm.name], f"{arm.name} now": now}, ()
+        baseline = next(one for one in self.suite.arms if one.baseline)
+        base = now if arm is baseline else self._first(baseline.name)
+        if base is None or (arm is baseline and first is not None):
+            return
+        for other in self.suite.arms if arm is baseline else (arm,):
+            found = now if other is arm else self._first(other.name)
+            if found is not None and other is not baseline:
+                yield {baseline.name: base, other.name: found}, () if other.control else tuple(campaign.under_test)
 
     def _first(self, name: str) -> Record | None:
         return next(

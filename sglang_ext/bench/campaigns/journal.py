@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import stat as stat_bits
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 SCHEMA = "sglang-ext/campaign/1"
@@ -264,16 +264,18 @@ def _sync(folder: str) -> None:
         os.close(handle)
 
 
-def finished_blocks(plan: Mapping[str, Any], launches: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, Any]]]:
+def finished_blocks(
+    plan: Mapping[str, Any], launches: Iterable[Mapping[str, Any]]
+) -> dict[int, dict[str, Mapping[str, Any]]]:
     """The blocks of which every arm has a finished launch: block -> arm -> launch."""
-    found: dict[int, dict[str, dict[str, Any]]] = {}
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for launch in launches:
         if launch["state"] == "finished":
             found.setdefault(launch["block"], {})[launch["arm"]] = launch
     return {block: arms for block, arms in found.items() if set(arms) == set(plan["blocks"][block])}
 
 
-def unfinished(plan: Mapping[str, Any], launches: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Finished launches of blocks that did not finish: their partners are missing, and will be from another time."""
+def unfinished(plan: Mapping[str, Any], launches: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Launches, finished or failed, of blocks that did not finish: their partners are missing, and will be from another time."""
     whole = finished_blocks(plan, launches)
-    return (one for one in launches if one["state"] == "finished" and one["block"] not in whole)
+    return (one for one in launches if one["state"] in ("finished", "failed") and one["block"] not in whole)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from sglang_ext.bench import fingerprint
 from sglang_ext.bench.campaigns import looks, servers
 from sglang_ext.bench.campaigns.measure import Taker, place
+from sglang_ext.bench.essentials import essentials
 from sglang_ext.bench.gate import same_server
 from sglang_ext.bench.machine import marks, observe
-from sglang_ext.bench.receipt import essentials
 from sglang_ext.bench.suites.arms import Arm
 from sglang_ext.bench.suites.suite import Suite, command
 from sglang_ext.bench.traffic import client, endpoint
@@ -49,16 +49,19 @@ class Serving(NamedTuple):
     pid: int | None  # whose server it is; None: nobody of this host's
     log: str | None
     ready: float
-    environment: Mapping[str, str]  # what it was started with, as far as that is known: which GPUs are its own
+    environment: Mapping[str, str]  # what its workers have, as far as that is known: which GPUs are its own
     pids: Callable[[], set[int]]
     look: Callable[[], Record]
     check: Callable[..., None]  # raises LaunchError once it has ended
+    alone: bool = True  # False: other arms' servers run beside it, and the GPUs that it holds are its own
+    blind: str | None = None  # why no GPU is watched
 
 
-def launch(made: Record, arm: Arm, suite: Suite, log: str, tell: Tell) -> None:
+def launch(made: Record, arm: Arm, suite: Suite, log: str, tell: Tell, hold: Callable[[], None]) -> None:
     """Launch ``arm`` and put what comes of it into ``made``: "finished", or "failed" with the reason.
 
-    Raises Refused. On any other exception, an interrupt say, ``made`` says "abandoned".
+    ``hold`` compares what was measured with the other launches: before that none is finished, however well it went. Raises
+    Refused, as ``hold`` may. On any other exception, an interrupt say, ``made`` says "abandoned".
     """
     made.update(
         state="abandoned",
@@ -90,6 +93,8 @@ def launch(made: Record, arm: Arm, suite: Suite, log: str, tell: Tell) -> None:
         fault = error.fault
     finally:
         made["time"]["ended"] = time.time()
+    if fault is None:
+        hold()
     made.update(state="failed" if fault else "finished", reason=str(fault) if fault else None)
 
 
@@ -107,7 +112,8 @@ def _serving(arm: Arm, suite: Suite, log: str, tell: Tell) -> Iterator[Serving]:
     port = servers.free_port()
     argv, changes = command(arm, port)
     own = environment(changes)
-    _preflight(own)
+    seen = environment({**changes, **arm.variables})  # the launcher is told of the contract, and its workers have it
+    _preflight(seen)
     with servers.start(argv, own, log) as server:
         tell("waiting until it serves")
         ready = server.wait_until_it_serves(port, suite.campaign.ready_timeout_s, tell)
@@ -117,7 +123,7 @@ def _serving(arm: Arm, suite: Suite, log: str, tell: Tell) -> Iterator[Serving]:
             pid,
             log,
             ready,
-            own,
+            seen,
             lambda: server.pids,
             lambda: looks.look(pid, wanted),
             server.check,
@@ -144,21 +150,35 @@ def _running(url: str) -> Serving:
     """The server that runs behind an address: one of this host's, or one that nobody here can look into."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     address = Address(endpoint.EVERYWHERE.get(host.strip("[]"), host.strip("[]")), int(port))
-    pid: int | None = None
-    if address.host in LOCAL:
-        try:
-            server = select.by_port(address.port)
-            pid = server.main.pid if server.main else min(server.pids)
-        except select.NoServerError:
-            pass  # whoever listens there is no SGLang server that can be looked into
-        except select.SeveralServersError as error:
-            raise Refused(Fault("no_endpoint", str(error))) from None
+    if address.host not in LOCAL:
+        return _unseen(
+            address, f"the server is not of this host but of {address.host}: its GPUs are not seen from here"
+        )
+    try:
+        server = select.by_port(address.port)
+    except select.NoServerError:  # whoever listens there cannot be looked into
+        return _unseen(
+            address, "no SGLang server of this host is seen to listen there: which GPUs are its own is not known"
+        )
+    except select.SeveralServersError as error:
+        raise Refused(Fault("no_endpoint", str(error))) from None
+    pid = server.main.pid if server.main else min(server.pids)
+    worker = next((one.stat.pid for one in server.processes if one.role == "scheduler"), pid)
+    return Serving(
+        address,
+        pid,
+        None,
+        time.time(),
+        looks.environment_of(worker),
+        lambda: set(server.pids),
+        lambda: looks.look(pid, Contract()),
+        lambda *_: None,
+        alone=False,
+    )
 
-    def pids() -> set[int]:
-        return {pid} if pid is not None else set()
 
-    look = (lambda: looks.look(pid, Contract())) if pid is not None else looks.nobody
-    return Serving(address, pid, None, time.time(), os.environ, pids, look, lambda *_: None)
+def _unseen(address: Address, why: str) -> Serving:
+    return Serving(address, None, None, time.time(), {}, set, looks.nobody, lambda *_: None, alone=False, blind=why)
 
 
 def _preflight(own: Mapping[str, str]) -> None:
@@ -187,7 +207,7 @@ def _measure(made: Record, arm: Arm, suite: Suite, serving: Serving, tell: Tell)
     _effect(made, arm, server, before, serving.log)
     tell(f"{before['verdict']}; measuring")
     time.sleep(suite.campaign.settle_s)
-    observer = observe.start(serving.pids(), environment=serving.environment)
+    observer = observe.start(serving.pids(), environment=serving.environment, alone=serving.alone, blind=serving.blind)
     try:
         referee = Referee(address, serving.log, server)
         taken = Taker(place(address, server, model), suite.workload, tell, referee, server).take()
@@ -231,7 +251,10 @@ def spans(runs: Sequence[Record]) -> list[marks.Span]:
 
 def _effect(made: Record, arm: Arm, server: Record, report: Record, log: str | None) -> None:
     """Hold what the arm asks for against what the server does. Raises Refused."""
-    made["in_effect"], faults = in_effect.check(arm, server, _text(log), held(report))
+    variables = held(report)
+    if variables is not None:  # what looks like none that tunes is in no report
+        variables |= dict.fromkeys(looks.names_held(report, in_effect.DEAD_NAMES), "")
+    made["in_effect"], faults = in_effect.check(arm, server, _text(log), variables)
     made["simulated_acceptance"] = bool(made["in_effect"].get("simulated_acceptance"))
     if faults:
         raise Refused(faults[0])
@@ -242,6 +265,8 @@ def held(report: Mapping[str, Any]) -> dict[str, str] | None:
     each = []
     for worker in report["workers"]:
         if worker["counts"]:
+            if worker.get("unread"):
+                return None
             seen = {
                 name: found["witnesses"].get("live", {}).get("value") for name, found in worker["variables"].items()
             }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from sglang_ext.contract.decide import decide
@@ -22,7 +22,7 @@ from sglang_ext.verify import select
 from sglang_ext.verify.carried import find_run, run_contract, run_files
 from sglang_ext.verify.check import DECIDING, SCHEMA, NoContractError, Request, unseen, verify
 from sglang_ext.verify.discover import Server
-from sglang_ext.verify.witnesses import read_now
+from sglang_ext.verify.witnesses import read_exec, read_now
 
 NOT_ASKED = "NOT_ASKED"  # the verdict where nothing is demanded
 GOOD = ("PASS", NOT_ASKED)
@@ -83,6 +83,7 @@ def unjudged(server: Server, directory: RunDirectory | None) -> dict[str, Any]:
                 "hook": {"active": False, "patchset": None, "mode": "none"},
                 "variables": {},
                 "extras": {name: presentable(value) for name, value in sorted(held.items()) if is_tuning(name)},
+                "unread": block.state != "ok",
             }
         )
     found = {
@@ -103,6 +104,18 @@ def unjudged(server: Server, directory: RunDirectory | None) -> dict[str, Any]:
         code = "missing_ranks" if here < expected.here else "extra_ranks"
         return {**unseen(code, f"expected {expected.here} schedulers, found {here}"), "main": found["main"]}
     return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment of a process, now or as it was started with; {} where neither can be read. It is stored nowhere."""
+    blocks = (read(pid) for read in (read_now, read_exec))
+    return next((dict(block.values) for block in blocks if block.state == "ok"), {})
+
+
+def names_held(report: Mapping[str, Any], names: Container[str]) -> set[str]:
+    """Which of ``names`` a rank holds, whatever they are called: a report shows what tunes, and no other variable."""
+    pids = [worker["pid"] for worker in report["workers"] if worker["counts"]]
+    return {name for pid in pids for name in read_now(pid).values if name in names}
 
 
 def nobody() -> dict[str, Any]:

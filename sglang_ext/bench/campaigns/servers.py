@@ -174,22 +174,17 @@ class Server:
                 tell(f"starting, {waited:.0f} s so far")
 
     def stop(self) -> Left:
-        """End it and everything it started. Safe to call again; an interrupt meanwhile ends the grace."""
+        """End it and everything it started. Safe to call again. An interrupt meanwhile ends the grace, and is raised once nothing
+        is left to end: whoever asked for the end of the campaign meant more than this server's.
+        """
         if self.left is not None:
             return self.left
-        try:
-            self._say(b"end\n")
-            found = self._last(ENDING)
-        except KeyboardInterrupt:
-            self._say(b"kill\n")
-            found = self._last(ENDING)
-        left = Left(int(found.get("killed", 0)), tuple(found.get("left", ())))
-        if (
-            "left" not in found
-        ):  # the keeper was killed: the kernel told the server to end, and what stays is ended here
-            self.keeper.kill()
-            left = sweep(self.main)
-        self.left = left
+        word, told = b"end\n", None
+        while self.left is None:
+            try:
+                self.left = self._end(word)
+            except KeyboardInterrupt as interrupt:
+                word, told = b"kill\n", interrupt
         for pipe in (self.keeper.stdin, self.keeper.stdout):
             assert pipe is not None
             try:
@@ -197,7 +192,19 @@ class Server:
             except OSError:
                 pass  # nobody is at its other end
         self.keeper.wait()
-        return left
+        if told is not None:
+            raise told
+        return self.left
+
+    def _end(self, word: bytes) -> Left:
+        """Tell the keeper, and wait for its last one."""
+        self._say(word)
+        found = self._last(ENDING)
+        if "left" in found:
+            return Left(int(found.get("killed", 0)), tuple(found["left"]))
+        # The keeper was killed: the kernel told the server to end, and what stays is ended here.
+        self.keeper.kill()
+        return sweep(self.main)
 
     def _say(self, word: bytes) -> None:
         assert self.keeper.stdin is not None

@@ -31,6 +31,23 @@ def foreign(holders: Sequence[Holder], ours: Collection[int], allowed: int, comp
     return list(holders) if len(holders) > allowed else []
 
 
+def held_by(library: Library, gpus: Sequence[Gpu], pids: Iterable[int]) -> list[Gpu]:
+    """Those that ``pids`` or what descends from them hold, and those of which that cannot be told: in a container all."""
+    if kernel.in_a_container():
+        return list(gpus)
+    ours = kernel.family(pids, kernel.processes())
+    return [gpu for gpu in gpus if _may_hold(library, gpu, ours)]
+
+
+def _may_hold(library: Library, gpu: Gpu, ours: Collection[int]) -> bool:
+    if gpu.handle is None:
+        return True
+    try:
+        return any(one.pid in ours for one in library.holders(gpu.handle))
+    except Unreadable:
+        return True
+
+
 def named(pid: int, comparable: bool) -> str | None:
     return kernel.program(pid) if comparable else None
 

@@ -54,12 +54,6 @@ class Limits(NamedTuple):
 
 LIMITS = Limits()
 FEWEST = 3  # samples under load that make a median
-# What two launches of a campaign must share for their rates to be compared.
-STEADY = (
-    "name", "uuid", "vbios", "driver", "cuda", "power_limit_w", "sm_max_mhz", "mem_max_mhz", "persistence", "ecc_mode",
-    "mig_mode", "pcie_max_gen", "pcie_max_width",
-)  # fmt: skip
-STEADY_CPU = ("governor", "driver", "boost", "smt", "cores")
 LINKS = {"pcie_gen": ("PCIe generation", "pcie_max_gen"), "pcie_width": ("PCIe width", "pcie_max_width")}
 CLOCKS = {"sm_mhz": "SM clock", "mem_mhz": "memory clock"}
 ERRORS = {"ecc_uncorrected": "uncorrected errors", "rows_uncorrected": "rows remapped for an uncorrected error"}
@@ -100,33 +94,6 @@ def _apart(spans: Sequence[Span]) -> list[Span]:
         else:
             found.append(span)
     return found
-
-
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is not as it was in an earlier launch of the campaign, its first one say; unknown on either side is no change."""
-    found: list[dict[str, Any]] = []
-    earlier = {gpu["index"]: gpu for gpu in before["gpus"]}
-    present = {gpu["index"]: gpu for gpu in now["gpus"]}
-    if earlier.keys() != present.keys():
-        text = f"expected the GPUs {_list(earlier)} as in the first launch, found {_list(present)}"
-        found.append(mark("machine_changed", text))
-    for index in sorted(earlier.keys() & present.keys()):
-        a, b = (one[index]["static"] | _best_links(one[index]) for one in (earlier, present))
-        moved = _moved(a, b, (*STEADY, *LINKS))
-        if moved:
-            found.append(mark("machine_changed", f"GPU {index} is not as in the first launch: {moved}"))
-    if moved := _moved(before.get("cpu") or {}, now.get("cpu") or {}, STEADY_CPU):
-        found.append(mark("machine_changed", f"the CPUs are not as in the first launch: {moved}"))
-    return found
-
-
-def _moved(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> str:
-    known = [name for name in names if a.get(name) is not None and b.get(name) is not None]
-    return ", ".join(f"{name} {a[name]} -> {b[name]}" for name in known if a[name] != b[name])
-
-
-def _list(gpus: Mapping[int, Any]) -> str:
-    return ", ".join(map(str, sorted(gpus))) or "none"
 
 
 def _inside(gpu: Gpu, span: Span) -> list[int]:
@@ -234,14 +201,14 @@ def _clocks(gpu: Gpu, spans: Sequence[Span], limits: Limits) -> Iterator[dict[st
             yield mark("clock_dropped", f"GPU {gpu['index']}: {text}", span[0])
 
 
-def _best_links(gpu: Gpu, span: Span = WHOLE) -> dict[str, Any]:
+def best_links(gpu: Gpu, span: Span = WHOLE) -> dict[str, Any]:
     """The fastest link seen under load: it wakes with the work, so one slow sample means nothing."""
     at = _loaded(gpu, span)
     return {name: max(_known(gpu, name, at), default=None) for name in LINKS}
 
 
 def _links(gpu: Gpu, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    each = [(span[0], _best_links(gpu, span)) for span in spans]
+    each = [(span[0], best_links(gpu, span)) for span in spans]
     for name, (words, most) in LINKS.items():
         values = [(run, links[name]) for run, links in each if links[name] is not None]
         best = max((value for _, value in values), default=None)

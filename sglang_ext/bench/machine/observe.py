@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sglang_ext.bench.machine import host, kernel, nvml, questions
-from sglang_ext.bench.machine.free import foreign, named, preflight
+from sglang_ext.bench.machine.free import foreign, held_by, named, preflight
 from sglang_ext.bench.machine.nvml import Gpu, Holder, Library, Unknown
 from sglang_ext.bench.machine.questions import Unreadable
 
@@ -114,7 +114,14 @@ class _Watched:
 class Observer:
     """Made by `start`. `stop` ends it and gives what it saw."""
 
-    def __init__(self, pids: Iterable[int], environment: Mapping[str, str], every: float) -> None:
+    def __init__(
+        self,
+        pids: Iterable[int],
+        environment: Mapping[str, str],
+        every: float,
+        alone: bool = True,
+        blind: str | None = None,
+    ) -> None:
         self.pids = list(pids)
         self.every = every
         self.unknown: Unknown = {}
@@ -124,14 +131,17 @@ class Observer:
         self.library: Library | None = None
         self.watched: list[_Watched] = []
         self._over = threading.Event()
-        self._open(environment)
+        if blind is None:
+            self._open(environment, alone)
+        else:
+            self.unknown["gpus"] = blind
         self.host = self._host()
         self._thread = threading.Thread(target=self._watch, name="sglang-ext-machine", daemon=True)
         if self.watched:
             self._look()  # here, so that what grows is counted from now on
             self._thread.start()
 
-    def _open(self, environment: Mapping[str, str]) -> None:
+    def _open(self, environment: Mapping[str, str], alone: bool) -> None:
         opened = nvml.open_library()
         if isinstance(opened, str):
             self.unknown["gpus"] = opened
@@ -143,7 +153,12 @@ class Observer:
             opened.close()
             return
         self.library = opened
-        for gpu in nvml.selected(gpus, environment):
+        chosen = nvml.selected(gpus, environment)
+        if not alone and chosen:
+            chosen = held_by(opened, chosen, self.pids)
+            if not chosen:
+                self.unknown["gpus"] = "the server holds no GPU of this machine"
+        for gpu in chosen:
             one = _Watched(gpu)
             self.watched.append(one)
             if gpu.handle is None:
@@ -215,6 +230,17 @@ class Observer:
         }
 
 
-def start(pids: Iterable[int], *, environment: Mapping[str, str] = os.environ, every: float = EVERY) -> Observer:
-    """Watch from now on. ``pids``: the server's processes, whose work is not somebody else's; ``environment``: its own."""
-    return Observer(pids, environment, every)
+def start(
+    pids: Iterable[int],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    every: float = EVERY,
+    alone: bool = True,
+    blind: str | None = None,
+) -> Observer:
+    """Watch from now on. ``pids``: the server's processes, whose work is not somebody else's; ``environment``: its own.
+
+    Not ``alone``: other servers run beside it, and of the GPUs its environment leaves it only those that it holds are watched.
+    ``blind``: why no GPU can be watched at all.
+    """
+    return Observer(pids, environment, every, alone, blind)

@@ -75,7 +75,7 @@ class Clock(NamedTuple):
         usual = statistics.median(gaps) if gaps else 0.0
         long = [gap > max(PAUSE, 5 * usual) for gap in gaps]
         room = min(GAP, GAPS * (RIGHT - LEFT) / max(len(gaps), 1))
-        free = RIGHT - LEFT - room * len(gaps) - PAUSE_WIDTH * sum(long[:MOST_PAUSES])
+        free = RIGHT - LEFT - room * len(gaps) - PAUSE_WIDTH * min(sum(long), MOST_PAUSES)
         unit = free / sum(ended - began for began, ended in merged)
         spans: list[tuple[float, float, float, float]] = []
         pauses: list[tuple[float, float, float, float]] = []

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sglang_ext.bench.suites.suite import Suite
 
 SEEDS = 1 << 32
+SEQUENTIAL, FIXED = "sequential", "fixed"
+EARLY = 0.1  # of alpha, which rule "sequential" spends halfway
 HALFWAY_LEAST = 4  # pairs, for rule "sequential"'s look halfway: with three, the spread itself is a guess
 Row = tuple[str, str]
 
@@ -48,6 +50,11 @@ def halfway(blocks: int) -> int | None:
     """After how many of so many blocks rule "sequential" looks before the end; None: they are too few for that."""
     half = (blocks + 1) // 2
     return half if half >= HALFWAY_LEAST else None
+
+
+def at_the_end(rule: str, blocks: int) -> float:
+    """The share of alpha that is left for the look at the end: all of it where there is no other look."""
+    return 1.0 if rule != SEQUENTIAL or halfway(blocks) is None else 1 - EARLY
 
 
 def launches(suite: Suite) -> int:
@@ -141,7 +148,7 @@ def _arm(suite: Suite, index: int) -> str:
 
 
 def _rule(rule: str, blocks: int) -> str:
-    if rule == "fixed":
+    if rule == FIXED:
         return f"all {blocks} blocks, judged once at the end"
     half = halfway(blocks)
     if half is None:

@@ -24,6 +24,8 @@ from sglang_ext.bench.traffic.events import Timeline, parse, whole
 NOT_RECONCILED = "a run alone is not compared with the server's windows; a launch of a campaign is"
 NONE_CAME = "no token came"
 NO_COUNT = "the server does not say how many tokens it sent"
+NOT_AT_ONCE = "there was no time in which all streams decoded"
+ONE_READ = "what one stream brought while all of them decoded came in one read: it took no time that can be measured"
 NOT_EACH = "the server does not say how many tokens each chunk brings, so what the first one brought is not known"
 ONE_CHUNK = "all tokens came in one chunk"
 NO_STEPS = "the answer does not say how many verify steps it took (spec_verify_ct)"
@@ -155,9 +157,9 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     seconds = max(ends) - min(run.began for run in runs) if whole_span else None
     if not whole_span:
         unknown["total_tok_s"] = NO_COUNT
-    common = _common(runs) if whole_span else None
+    common, why = _common(runs) if whole_span else (None, NO_COUNT)
     if common is None:
-        unknown["decoding"] = "there was no time in which all streams decoded" if whole_span else NO_COUNT
+        unknown["decoding"] = why
     return {
         "streams": len(runs),
         "tokens": tokens,
@@ -170,12 +172,12 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _common(runs: Sequence[Run]) -> dict[str, float] | None:
-    """Tokens that came between the last stream's first chunk and the first stream's last one, and how fast."""
+def _common(runs: Sequence[Run]) -> tuple[dict[str, float] | None, str]:
+    """Tokens that came between the last stream's first chunk and the first stream's last one, and how fast; or why not."""
     begin = max(run.began + run.trace["t"][0] for run in runs)
     end = min(run.began + run.trace["t"][-1] for run in runs)
     if end <= begin:
-        return None
+        return None, NOT_AT_ONCE
     rates = []
     for run in runs:
         inside = [
@@ -184,9 +186,11 @@ def _common(runs: Sequence[Run]) -> dict[str, float] | None:
             if begin <= run.began + at <= end
         ]
         if len(inside) < 2:
-            return None
+            return None, NOT_AT_ONCE
+        if inside[-1][0] <= inside[0][0]:
+            return None, ONE_READ
         rates.append((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
-    return {"seconds": end - begin, "tok_s": sum(rates)}
+    return {"seconds": end - begin, "tok_s": sum(rates)}, ""
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float] | None:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sglang_ext.bench.fingerprint import is_secret
+from sglang_ext.bench.fingerprint import harmless, is_secret
 from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.bench.truth import all_reduce
 from sglang_ext.bench.truth.requested import requested, same
@@ -82,8 +82,7 @@ def check(
     ``log``: what it has written so far, None where nobody captured it. ``variables``: those its ranks hold, as a verify report
     has them; None where nobody looked, and then what the arm sets is taken for it.
     """
-    # Of a server that somebody else has started, what it says itself.
-    asked = requested(arm.arguments if arm.address is None else _launched(server_info))
+    asked = requested(arm.arguments) if arm.address is None else _launched(server_info)
     held = {**_set_by(arm), **(variables or {})}
     unknown: dict[str, str] = {}
     changed, faults = _arguments(asked, server_info, unknown)
@@ -100,8 +99,8 @@ def check(
     if variables is None:
         unknown["variables"] = "nobody looked into the ranks; the arm's own are taken for theirs"
     told = {
-        "requested": {name: value for name, value in sorted(asked.items()) if not _secret(name, value)},
-        "effective": {name: server_info[name] for name in SHOWN if name in server_info},
+        "requested": {name: harmless(value) for name, value in sorted(asked.items()) if not _secret(name, value)},
+        "effective": {name: harmless(server_info[name]) for name in SHOWN if name in server_info},
         "changed": changed,
         "all_reduce": way.to_json(),
         "graphs": _graphs(found),
@@ -111,13 +110,17 @@ def check(
     return told, faults
 
 
-def _launched(server_info: Mapping[str, Any]) -> list[str]:
-    """What a running server was started with, where its release says so."""
+def _launched(server_info: Mapping[str, Any]) -> dict[str, str | bool]:
+    """What a server that somebody else has started was asked for, where its release says so: of what is compared or shown.
+
+    No suite has read that command: it may hold a key under any name, and a beginning of one will do for upstream's parser.
+    """
     command = server_info.get("launch_command")
     try:
-        return shlex.split(command) if isinstance(command, str) else []
+        words = shlex.split(command) if isinstance(command, str) else []
     except ValueError:  # a quote that does not end
-        return []
+        words = []
+    return {name: value for name, value in requested(words).items() if name in ARGUMENTS or name in SHOWN}
 
 
 def _set_by(arm: Arm) -> dict[str, str]:
@@ -139,7 +142,7 @@ def _arguments(
         resolved = server_info[name]
         if same(name, value, resolved):
             continue
-        changed[name] = {"requested": value, "effective": resolved}
+        changed[name] = {"requested": harmless(value), "effective": harmless(resolved)}
         if name in ARGUMENTS:
             chain = name == "speculative_num_draft_tokens" and server_info.get("speculative_eagle_topk") == 1
             why = CHAIN if chain else "upstream resolved it to that; see the warnings at the top of its log"
@@ -157,6 +160,8 @@ def _secret(name: str, value: str | bool) -> bool:
 
 
 def _text(value: object) -> str:
+    """A value for a sentence, which goes into the receipt and onto the page as well."""
+    value = harmless(value)
     if value is None:
         return "nothing"
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
@@ -197,7 +202,10 @@ def _decoding(
     algorithm = server_info.get("speculative_algorithm")
     if algorithm is not None and any(line.accept_length is None for line in lines):
         faults.append(
-            Fault(SPECULATION, f"{algorithm}: expected an accept length in every decode line, found lines without one")
+            Fault(
+                SPECULATION,
+                f"{_text(algorithm)}: expected an accept length in every decode line, found lines without one",
+            )
         )
     graphs = server_info.get("device") == "cuda" and server_info.get("disable_cuda_graph") is False
     plain = [line for line in lines if line.graph is False]
@@ -241,7 +249,8 @@ def _simulated(held: Mapping[str, str], server_info: Mapping[str, Any]) -> dict[
         return None
     tokens = str(seen.get(TOKENS) or "fixed")
     note = "every accepted token is the same one: experts are routed as by no text" if tokens == "fixed" else None
-    return {"length": length, "method": str(seen.get(METHOD) or "match-expected"), "tokens": tokens, "note": note}
+    method = str(seen.get(METHOD) or "match-expected")
+    return {"length": length, "method": harmless(method), "tokens": harmless(tokens), "note": note}
 
 
 def _dead(held: Mapping[str, str]) -> list[Fault]:

@@ -8,7 +8,7 @@ patched files, driver, machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang_ext.bench.suites.under_test import covers
 from sglang_ext.bench.traffic.client import Fault
@@ -20,7 +20,7 @@ DIFFER, CHANGED = "arms_differ", "launch_differs"
 MISSING = "(absent)"
 SHOWN = 3  # differences named in a sentence
 WIDEST = 60  # characters of a value in it
-ENVIRONMENT = "environment"
+ENVIRONMENT, SHELL = "environment", "shell"
 
 # Facts that differ between any two launches, and why that is no difference.
 VOLATILE: Mapping[str, str] = {
@@ -68,13 +68,16 @@ def with_environment(fingerprint: Mapping[str, Any], report: Mapping[str, Any]) 
     """The fingerprint with the tuning variables each rank holds, out of the verify report that goes with it.
 
     A report keeps apart what the contract demands (``variables``) and what else is there (``extras``); its essentials, as a
-    receipt has them, only the latter: then a verdict of PASS says that the contract's are as wanted.
+    receipt has them, only the latter: then a verdict of PASS says that the contract's are as wanted. A rank whose environment
+    nobody could read has null: that is not one that holds nothing.
     """
     ranks = {worker["label"]: _held(worker, report) for worker in report["workers"] if worker["counts"]}
     return {**fingerprint, ENVIRONMENT: ranks}
 
 
-def _held(worker: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+def _held(worker: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str] | None:
+    if worker.get("unread"):
+        return None
     terms = (report.get("contract") or {}).get("variables") or {}
     held = {name: term["want"] for name, term in terms.items() if term["want"] is not None}
     for name, found in (worker.get("variables") or {}).items():
@@ -93,7 +96,7 @@ def differences(fingerprints: Mapping[str, Mapping[str, Any]], under_test: Seque
 
     Nothing under test: they are launches of one arm, or the baseline and its control, and must be the same.
     """
-    (first, base), *others = ((name, dict(facts(one))) for name, one in fingerprints.items())
+    (first, base), *others = ((name, _Side.of(one)) for name, one in fingerprints.items())
     faults = []
     for name, found in others:
         unlike = _unlike(base, found, under_test)
@@ -118,6 +121,9 @@ def unknown(fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _blind(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if ENVIRONMENT not in one:
         yield "the environment of the ranks", "the fingerprint does not hold it"
+    for rank, held in (one.get(ENVIRONMENT) or {}).items():
+        if held is None:
+            yield f"the environment of {rank}", "it cannot be read"
     for part, what in (("driver", "the driver"), ("server", "packages"), ("patches", "patched files")):
         found = one.get(part) or {}
         if found.get("version") is None and not found.get("packages") and found.get("imported") is None:
@@ -135,7 +141,7 @@ def facts(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, term in ((one.get("contract") or {}).get("variables") or {}).items():
         yield f"contract.{name}", term["want"]
     for rank, held in (one.get(ENVIRONMENT) or {}).items():
-        for name, value in held.items():
+        for name, value in (held or {}).items():
             yield f"{ENVIRONMENT}.{name} ({rank})", value
     for library in one.get("nccl") or ():
         for name in ("version", "sha256"):
@@ -166,22 +172,47 @@ def _flat(prefix: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{name}", value
 
 
-def _unlike(a: Facts, b: Facts, under_test: Sequence[str]) -> list[tuple[str, Any, Any]]:
-    """The facts that differ, are not bound to, and are neither under test nor brought along by something that is."""
-    compared = [fact for fact in sorted({*a, *b}) if _group(fact, a) and _group(fact, b)]
+class _Side(NamedTuple):
+    """One fingerprint, as it is compared."""
+
+    facts: Facts
+    ranks: Mapping[str, bool]  # rank -> could its environment be read? Empty: nobody looked
+    inherited: frozenset[str]  # contract facts that only say what the launching shell held
+
+    @classmethod
+    def of(cls, one: Mapping[str, Any]) -> _Side:
+        terms = (one.get("contract") or {}).get("variables") or {}
+        inherited = frozenset(f"contract.{name}" for name, term in terms.items() if term.get("source") == SHELL)
+        ranks = {rank: held is not None for rank, held in (one.get(ENVIRONMENT) or {}).items()}
+        return cls(dict(facts(one)), ranks, inherited)
+
+    def tells(self, fact: str) -> bool:
+        """Does it tell anything of the group a fact belongs to? What it cannot tell is never different."""
+        group = fact.partition(".")[0]
+        rank = fact.partition(" (")[2].removesuffix(")")
+        if group == ENVIRONMENT:
+            return any(self.ranks.values()) and self.ranks.get(rank, True)
+        if fact in self.facts or group == "contract":
+            return True
+        end = f" ({rank})" if group == "nccl" else ""  # what a rank has mapped may be unknown of it alone
+        return any(name.startswith(f"{group}.") and name.endswith(end) for name in self.facts)
+
+
+def _unlike(one: _Side, other: _Side, under_test: Sequence[str]) -> list[tuple[str, Any, Any]]:
+    """The facts that differ, are not bound to, and are neither under test nor brought along by something that is.
+
+    A term that a run's contract has from the shell is none of the arm's: only a launcher of ours writes it down, every server
+    inherits it, and what the ranks make of it is compared as their environment.
+    """
+    a, b = one.facts, other.facts
+    left_out = one.inherited | other.inherited | VOLATILE.keys()
+    compared = [f for f in sorted({*a, *b} - left_out) if one.tells(f) and other.tells(f)]
     return [
         (fact, a.get(fact, MISSING), b.get(fact, MISSING))
         for fact in compared
-        if not (_equal(a.get(fact, MISSING), b.get(fact, MISSING)) or fact in VOLATILE)
+        if not _equal(a.get(fact, MISSING), b.get(fact, MISSING))
         and not (_near(fact, a.get(fact), b.get(fact)) or _tested(fact, under_test) or _follows(fact, a, b, under_test))
     ]
-
-
-def _group(fact: str, side: Facts) -> bool:
-    """Does a side tell anything of the group a fact belongs to? What it cannot tell is never different."""
-    group = fact.partition(".")[0]
-    rank = fact.partition(" (")[2] if group == "nccl" else ""  # what a rank has mapped may be unknown of it alone
-    return fact in side or group == "contract" or any(f.startswith(f"{group}.") and f.endswith(rank) for f in side)
 
 
 def _equal(a: Any, b: Any) -> bool:

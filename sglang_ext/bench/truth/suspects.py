@@ -95,7 +95,8 @@ def _window(pieces: Sequence[Piece], lead: Timeline, tolerance: float) -> str | 
     odd = gaps.index(max(gaps))
     rest = [piece for index, piece in enumerate(pieces) if index != odd]
     seconds = sum(piece.seconds for piece in rest)
-    if abs(seconds / sum(lead.seconds(piece.begin, piece.end) for piece in rest) - 1) > tolerance:
+    span = sum(lead.seconds(piece.begin, piece.end) for piece in rest)
+    if span <= 0 or abs(seconds / span - 1) > tolerance:  # no time: all of it came in one read
         return None
     worst = pieces[odd]
     return (
