@@ -1,10 +1,11 @@
-"""What the verbs do: find the server, judge it, print or write the report, and turn every input error into one sentence."""
+"""What the verbs do: have it done, print or write the report, and turn every input error into one sentence."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from sglang_ext import asking
 from sglang_ext.quick import Any
 
 USAGE, UNKNOWN = 2, 3
@@ -14,130 +15,40 @@ def complain(text: str) -> None:
     print(f"sglang-ext: {text}", file=sys.stderr)
 
 
-def contract_of(options: argparse.Namespace) -> Any:
-    """The contract the command line names, or None for the run's own. Raises ContractError."""
-    if not (options.profile or options.sets or options.absents):
-        return None
-    from sglang_ext.contract.decide import decide
-    from sglang_ext.contract.profile import load_profile
+def told(error: Exception) -> str | None:
+    """The sentence for an error that is the user's to mend; None for any other."""
+    from sglang_ext.verify.faults import code_of
 
-    # An empty shell: verify-env never takes its own environment for the contract.
-    return decide(load_profile(options.profile) if options.profile else None, options.sets, options.absents, {})
-
-
-def check(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
-    """One verification by the selectors. Raises what `verify` and the selectors raise, but no NoServerError."""
-    from sglang_ext.verify import select
-    from sglang_ext.verify.check import unseen, verify
-
-    is_server = True
-    directory = None
-
-    def find() -> Any:
-        nonlocal directory, is_server
-        if options.run:
-            server, directory = select.by_run(options.run)
-            return server
-        if options.port is not None:
-            return select.by_port(options.port)
-        if options.pid is not None:
-            server, is_server = select.by_pid(options.pid)  # what is none yet may be one when it is looked at again
-            return server
-        return select.only()
-
-    try:
-        server = select.wait_for(find, lambda server: complete(server, directory), options.wait)
-    except select.NoServerError as error:
-        return unseen(error.code, str(error))
-    return verify(server, _request(options, contract, is_server), directory)
-
-
-def complete(server: Any, directory: Any = None) -> bool:
-    """Are as many ranks there as are expected?"""
-    from sglang_ext.verify import expected as sizes
-    from sglang_ext.verify.carried import run_of
-    from sglang_ext.verify.check import DECIDING
-
-    run = directory or run_of(server)
-    expected = sizes.of(server, run.read("server.json") if run else None)
-    return expected.here is not None and sum(p.role in DECIDING for p in server.processes) >= expected.here
-
-
-def _request(options: argparse.Namespace, contract: Any, is_server: bool = True) -> Any:
-    from sglang_ext.verify.check import Request
-
-    return Request(
-        contract,
-        require=options.require,
-        all_processes=options.all_processes,
-        is_server=is_server,
-        accepted=options.accepted,
-    )
-
-
-def check_pinned(options: argparse.Namespace, contract: Any, main: int | None) -> dict[str, Any]:
-    """A second look at the same server, by its main process: another one may have been started meanwhile."""
-    if main is None or options.run:  # a run directory names its server by itself
-        return check(options, contract)
-    return check(argparse.Namespace(**{**vars(options), "port": None, "pid": main}), contract)
-
-
-def check_all(options: argparse.Namespace, contract: Any) -> dict[str, Any]:
-    """Every server on this host: their reports, and the worst verdict."""
-    from sglang_ext.contract.model import ContractError
-    from sglang_ext.run.directory import RunError
-    from sglang_ext.verify.check import NoContractError, unseen, verify
-    from sglang_ext.verify.judge import worst
-    from sglang_ext.verify.select import NoServerError, every, names, wait_for
-
-    request = _request(options, contract)
-    codes: dict[type[Exception], str]
-    codes = {NoContractError: "no_contract", ContractError: "contract_invalid", RunError: "run_dir_unusable"}
-    servers = []
-    try:
-        for server in wait_for(every, lambda found: all(map(complete, found)), options.wait):
-            try:
-                servers.append(verify(server, request))
-            except tuple(codes) as error:  # this one cannot be judged; the others can
-                code = next(code for kind, code in codes.items() if isinstance(error, kind))
-                servers.append(unseen(code, f"{names([server])}: {error}"))
-    except NoServerError as error:
-        servers.append(unseen(error.code, str(error)))
-    verdict = worst([report["verdict"] for report in servers])
-    return {"schema": "sglang-ext/verify-all/1", "verdict": verdict, "servers": servers}
+    code = code_of(error)
+    if code is not None:
+        return f"{code}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the output'} cannot be written ({error.strerror}); name another place"
+    if isinstance(error, OSError):
+        return str(error)
+    return None
 
 
 def checked(options: argparse.Namespace, act: Any) -> int:
     """Run ``act(contract)``; input errors become one sentence and exit 2."""
-    from sglang_ext.contract.model import ContractError
-    from sglang_ext.run.directory import RunError
-    from sglang_ext.verify.check import NoContractError
-    from sglang_ext.verify.select import SeveralServersError
-
     if options.require == "attested" and options.all_processes:
         complain("--require attested --all-processes: only schedulers attest, helpers never do; drop one of the two")
         return USAGE
     try:
-        return int(act(contract_of(options)))
-    except ContractError as error:
-        complain(f"contract_invalid: {error}")
-    except NoContractError as error:
-        complain(f"no_contract: {error}")
-    except SeveralServersError as error:
-        complain(f"several_servers: {error}")
-    except RunError as error:
-        complain(f"run_dir_unusable: {error}")
-    except OSError as error:
-        where = error.filename or "the output"
-        complain(f"{where} cannot be written ({error.strerror}); name another place" if error.strerror else str(error))
-    return USAGE
+        return int(act(asking.contract_of(options)))
+    except Exception as error:
+        sentence = told(error)
+        if sentence is None:
+            raise
+        complain(sentence)
+        return USAGE
 
 
 def verify_env(options: argparse.Namespace) -> int:
     from sglang_ext.verify.check import exit_code
 
     def act(contract: Any) -> int:
-        report = check_all(options, contract) if options.all else check(options, contract)
+        report = asking.check_all(options, contract) if options.all else asking.check(options, contract)
         write_json(report, options.json)
         if options.json != "-":
             from sglang_ext.verify.report import render
@@ -196,7 +107,7 @@ def run_gate(options: argparse.Namespace) -> int:
 
         def look() -> dict[str, Any]:
             nonlocal main
-            report = check_pinned(options, contract, main)
+            report = asking.check_pinned(options, contract, main)
             main = report["main"]
             print(render(report, colour=sys.stderr.isatty()), file=sys.stderr)
             return report
@@ -247,7 +158,7 @@ def bench(options: argparse.Namespace, act: Any) -> int:
     named = tuple(name for name, value in given.items() if value)
     keep = verb.Keep(options.out, options.json, options.html, named)
     try:
-        return checked(options, lambda contract: act(lambda main: check_pinned(options, contract, main), keep))
+        return checked(options, lambda contract: act(lambda main: asking.check_pinned(options, contract, main), keep))
     except verb.InputError as error:
         complain(str(error))
         return USAGE
@@ -303,9 +214,7 @@ def run_bench_report(options: argparse.Namespace) -> int:
 
 def run_diff(options: argparse.Namespace) -> int:
     from sglang_ext.compare import verb
-    from sglang_ext.contract.model import ContractError
-    from sglang_ext.run.directory import RunError
-    from sglang_ext.verify.select import NoServerError, SeveralServersError
+    from sglang_ext.verify.select import NoServerError
 
     try:
         status, report = verb.run(options.A, options.B, quiet=options.json == "-")
@@ -313,20 +222,16 @@ def run_diff(options: argparse.Namespace) -> int:
         return status
     except verb.InputError as error:
         complain(str(error))
-    except ContractError as error:
-        complain(f"contract_invalid: {error}")
-    except RunError as error:
-        complain(f"run_dir_unusable: {error}")
-    except SeveralServersError as error:
-        complain(f"several_servers: {error}")
+        return USAGE
     except NoServerError as error:
         complain(f"{error.code}: {error}")
         return UNKNOWN
-    except OSError as error:
-        if not error.strerror:
+    except Exception as error:
+        sentence = told(error)
+        if sentence is None:
             raise
-        complain(f"{error.filename or 'the output'} cannot be written ({error.strerror}); name another place")
-    return USAGE
+        complain(sentence)
+        return USAGE
 
 
 def run_explain(options: argparse.Namespace) -> int:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_ext.contract.model import ContractError
-from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive
-from sglang_ext.verify.check import NoContractError, unseen
-from sglang_ext.verify.select import SeveralServersError
+from sglang_ext.verify.check import unseen
+from sglang_ext.verify.faults import FAULTS, code_of
 
 SCHEMA = "sglang-ext/gate/1"
 LOST = 4  # verified before, not after
@@ -105,14 +103,8 @@ def look_again(check: Callable[[], dict[str, Any]], say: Callable[[str], object]
     """The second verification. The command has run: what would refuse a first look must not cost its status and the report."""
     try:
         return check()
-    except NoContractError as error:
-        code, text = "no_contract", str(error)
-    except ContractError as error:
-        code, text = "contract_invalid", str(error)
-    except RunError as error:
-        code, text = "run_dir_unusable", str(error)
-    except SeveralServersError as error:
-        code, text = "several_servers", str(error)
+    except FAULTS as error:
+        code, text = str(code_of(error)), str(error)
     except OSError as error:
         code, text = "no_server", f"it was verified before and cannot be looked at again: {error}"
     say(f"{code}: {text}")

@@ -21,10 +21,8 @@ from sglang_ext.bench.traffic.figures import Run
 from sglang_ext.bench.truth import reconcile
 from sglang_ext.bench.truth.referee import Referee
 from sglang_ext.bench.truth.sameness import differences, with_environment
-from sglang_ext.contract.model import ContractError
-from sglang_ext.run.directory import RunError
-from sglang_ext.verify.check import NoContractError, exit_code, unseen
-from sglang_ext.verify.select import SeveralServersError
+from sglang_ext.verify.check import exit_code, unseen
+from sglang_ext.verify.faults import UNJUDGED
 
 VALID, INVALID, UNRECONCILED = "VALID", "INVALID", "UNRECONCILED"
 FAILED, UNKNOWN_EXIT = 1, 3
@@ -118,5 +116,5 @@ def _look_again(check: Check, main: int | None) -> dict[str, Any]:
     """The second verification, of the same server whatever else was started meanwhile. One that is gone was not seen."""
     try:
         return check(main)
-    except (ContractError, NoContractError, RunError, SeveralServersError, OSError) as error:
+    except UNJUDGED as error:
         return unseen("no_server", f"it was verified before and cannot be found as that again: {error}")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from sglang_ext import verbs
+from sglang_ext import asking
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.model import Contract, ContractError
 from sglang_ext.contract.profile import ProfileError
@@ -416,7 +416,7 @@ def test_a_server_that_is_waited_for_must_have_every_rank(
 ) -> None:
     asked = {"run": None, "port": None, "require": None, "all_processes": False, "accepted": ()}
     with child(SLOW, *TP2, *titles, env=GOOD) as process:
-        found = verbs.check(argparse.Namespace(**asked, pid=process.pid, wait=wait), WANTED)
+        found = asking.check(argparse.Namespace(**asked, pid=process.pid, wait=wait), WANTED)
     assert (found["verdict"], codes(found)) == (verdict, problems)
 
 
@@ -431,7 +431,7 @@ def test_one_that_cannot_be_judged_hides_no_other(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(select, "every", lambda: [Server(None, (), ())] * 4)
     monkeypatch.setattr(check, "verify", judged)
     options = argparse.Namespace(require=None, all_processes=False, accepted=(), wait=0.0)
-    found = verbs.check_all(options, WANTED)
+    found = asking.check_all(options, WANTED)
     assert found["verdict"] == "UNKNOWN" and found["servers"][3] == {"verdict": "PASS"}
     told = ["no_contract", "contract_invalid", "run_dir_unusable"]
     assert [one["problems"][0]["code"] for one in found["servers"][:3]] == told

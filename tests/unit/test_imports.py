@@ -39,7 +39,9 @@ ALLOWED: dict[str, set[str]] = {
     "arguments": {"delivery", "console"},
     "grammar": {"arguments"},
     "cli": {"console", "grammar", "launch", "verbs"},
+    "asking": {"contract", "verify"},
     "verbs": {
+        "asking",
         "bench",
         "bootstrap",
         "build_wheel",

@@ -12,16 +12,17 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from sglang_ext.contract.decide import decide
-from sglang_ext.contract.model import Contract, ContractError
+from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import is_tuning
 from sglang_ext.contract.profile import load_profile
 from sglang_ext.hide import presentable
-from sglang_ext.run.directory import RunDirectory, RunError
+from sglang_ext.run.directory import RunDirectory
 from sglang_ext.verify import expected as sizes
 from sglang_ext.verify import select
 from sglang_ext.verify.carried import find_run, run_contract, run_files
-from sglang_ext.verify.check import DECIDING, SCHEMA, NoContractError, Request, unseen, verify
+from sglang_ext.verify.check import DECIDING, SCHEMA, Request, unseen, verify
 from sglang_ext.verify.discover import Server
+from sglang_ext.verify.faults import UNJUDGED
 from sglang_ext.verify.witnesses import read_exec, read_now
 
 NOT_ASKED = "NOT_ASKED"  # the verdict where nothing is demanded
@@ -41,7 +42,7 @@ def look(pid: int, wanted: Contract) -> dict[str, Any]:
         return judge(select.by_pid(pid)[0], wanted)
     except select.NoServerError as error:
         return unseen(error.code, str(error))
-    except (select.SeveralServersError, NoContractError, ContractError, RunError, OSError) as error:
+    except UNJUDGED as error:
         return unseen("no_server", f"the server of pid {pid} cannot be judged: {error}")
 
 
