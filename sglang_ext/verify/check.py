@@ -22,6 +22,7 @@ from sglang_ext.verify.discover import Process, Server
 from sglang_ext.verify.effective import Log, read_log
 from sglang_ext.verify.inside import Inside, copies, look_inside, same_to
 from sglang_ext.verify.judge import FAIL, PASS, UNKNOWN, History, judge, worst
+from sglang_ext.verify.ranks import miscounted, unlike
 from sglang_ext.verify.values import NOTHING_READ, Read, of_interest, read_values, weigh
 from sglang_ext.verify.witnesses import Reading, Witnessed, dial, look, read_exec
 
@@ -288,41 +289,15 @@ class _Check:
 
     def count(self) -> None:
         """Found ranks = expected ranks, or it is said which are missing."""
-        expected = self.expected
-        if not self.request.is_server:
-            return
-        schedulers = [w for w in self.workers if w["role"] in DECIDING]
-        found = ", ".join(w["label"] for w in schedulers) or "none"
-        if expected.here is None:
-            self.problem(
-                "expected_unknown",
-                f"found {len(schedulers)} schedulers ({found}), expected: not told by its command line",
-            )
-        elif len(schedulers) != expected.here:
-            code = "missing_ranks" if len(schedulers) < expected.here else "extra_ranks"
-            absent = [label for label in sizes.labels(expected) if label not in {w["label"] for w in schedulers}]
-            missing = f"; {', '.join(absent)} missing" if absent and code == "missing_ranks" else ""
-            self.problem(code, f"found {len(schedulers)} of {expected.here} schedulers ({found}){missing}")
-        elif len({w["label"] for w in schedulers}) != len(schedulers):
-            self.problem("extra_ranks", f"two schedulers claim the same rank ({found})")
+        if self.request.is_server:
+            fault = miscounted([w["label"] for w in self.workers if w["role"] in DECIDING], self.expected)
+            if fault is not None:
+                self.problem(*fault)
 
     def compare_ranks(self) -> None:
         """Every NCCL variable outside the contract must be the same in every rank; those inside were judged already."""
-        names = {n for _, env in self.now.values() for n in env if is_nccl(n) and is_tuning(n)} - set(
-            self.contract.terms
-        )
-        for name in sorted(names):
-            values = {pid: env.get(name) for pid, (_, env) in self.now.items()}
-            if len(set(values.values())) > 1 and HIDDEN not in values.values():
-                same = same_to(name, self._version())
-                sides: dict[str | None, list[str]] = {}
-                for pid, value in values.items():
-                    alike = next((side for side in sides if same(side, value)), value)
-                    sides.setdefault(alike, []).append(self.now[pid][0])
-                if len(sides) == 1:
-                    continue
-                text = ", ".join(f"{shown(value)} on {', '.join(labels)}" for value, labels in sides.items())
-                self.problem("ranks_differ", f"{name} is {text}", None, name)
+        for name, text in unlike(self.now, self.contract.terms, self._version()):
+            self.problem("ranks_differ", text, None, name)
 
     def _version(self) -> tuple[int, ...] | None:
         """The one NCCL release all deciding workers have mapped; None where there is none, or not one."""
