@@ -9,6 +9,7 @@ import stat as stat_bits
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_ext import __version__
 from sglang_ext.bench.campaigns import journal
 from sglang_ext.bench.campaigns.journal import BIGGEST, HEAD, LOGS, RECEIPT
 from sglang_ext.bench.essentials import essentials
@@ -46,6 +47,7 @@ def receipt(outcome: Outcome) -> dict[str, Any]:
         "exit": outcome.status,
         "time": {"began": outcome.began, "ended": outcome.ended},
         "suite": outcome.suite.to_json(),
+        "from": {"suite": os.path.abspath(outcome.suite.path), "sglang_ext": __version__},
         "fingerprint": outcome.fingerprint,
         "arms": [{"name": outcome.suite.name, "launches": [launch]}],
         "comparisons": [],

@@ -356,6 +356,14 @@ def test_a_rerun_says_where_it_looked_for_the_suite(said: Said, tmp_path: Path, 
     assert "expected the key file" in refused(said("rerun", file), f"receipt_unreadable: receipt {file}: suite: ")
 
 
+def test_the_suite_of_a_single_run_is_found_where_it_was(tmp_path: Path) -> None:
+    was = tmp_path / "suites" / "small.toml"
+    was.parent.mkdir()
+    was.write_text(SINGLE)
+    taken = {"suite": {"file": was.name}, "from": {"suite": str(was), "sglang_ext": "0"}}
+    assert again.suite_of(taken, str(tmp_path / "elsewhere" / "r.json"), None) == str(was)
+
+
 def test_another_kind_of_suite(said: Said, suite: Path, kept: Path, tmp_path: Path) -> None:
     single = tmp_path / "single.toml"
     err = refused(said("rerun", kept, "--suite", single), f"suite_invalid: suite {single}: expected a suite with arms")

@@ -35,7 +35,7 @@ def suite_of(receipt: Mapping[str, Any], path: str, named: str | None) -> str:
     if not isinstance(file, str):
         text = f"receipt {path}: suite: expected the key file, found none; name the suite with --suite"
         raise AgainError("receipt_unreadable", text)
-    was = stored.get("path")
+    was = stored.get("path") or _object(receipt.get("from")).get("suite")  # bench/1 has the second
     beside = os.path.join(os.path.dirname(os.path.abspath(path)), file)
     candidates = dict.fromkeys([*([was] if isinstance(was, str) else []), beside, os.path.abspath(file)])
     for one in candidates:
