@@ -34,7 +34,9 @@ EAGLE = [
     "--speculative-num-draft-tokens", "3",
 ]  # fmt: skip
 ARM = '\n[[arm]]\nname = "eagle3"\ndraft = "{draft}"\narguments = ' + json.dumps(EAGLE) + "\n"
-MADE_UP = ARM.replace("eagle3", "made-up", 1) + 'environment = { SGLANG_SIMULATE_ACC_LEN = "2.0" }\n'
+MADE_UP = ARM.replace("eagle3", "made-up", 1)
+# Of every arm, as one has it: what an arm leaves open the shell decides. -1 is upstream's own default, which makes nothing up.
+SIMULATED = 'environment = {{ SGLANG_SIMULATE_ACC_LEN = "{}" }}\n'.format
 STOCK = '\n[[arm]]\nname = "stock"\npatches = false\n'
 
 
@@ -74,7 +76,9 @@ def test_no_draft_against_eagle3(models: dict[str, Path], tmp_path: Path) -> Non
     """Beside a stock arm, which is proven by what its workers hold, and one whose acceptance is made up, which is labelled."""
     out, kept = tmp_path / "campaign", tmp_path / "receipt.json"
     under_test = ["patches", "draft", "arguments.speculative_*", "environment.SGLANG_SIMULATE_ACC_LEN"]
-    path = suite(tmp_path, models, ARM + MADE_UP + STOCK, under_test, control=False)
+    real = SIMULATED("-1")
+    path = suite(tmp_path, models, ARM + real + MADE_UP + SIMULATED("2.0") + STOCK + real, under_test, control=False)
+    path.write_text(path.read_text().replace("baseline = true\n", f"baseline = true\n{real}"))
     env = clean_environment(2, {"SGLANG_EXT_API_KEY": "e2e-hunter3"})
     done = run(env, path, "--out", str(out), "--json", str(kept))
     text = kept.read_text()
