@@ -38,6 +38,7 @@ from sglang_ext.patchset.overlay import identify, prepare
 from sglang_ext.patchset.series import PatchSet, load_patch_set, patch_set_digest
 from sglang_ext.patchset.wheel_texts import TextError
 from sglang_ext.patchset.wheel_zip import CENTRAL, END, END64, LOCAL, LOCATOR, Archive, ZipError
+from tests.unit.cases import given_cases
 
 VERSION = "9.9.1"
 FILE = f"sglang-{VERSION}-cp311-cp311-manylinux_2_34_x86_64.whl"
@@ -418,8 +419,7 @@ ENTRIES = st.lists(
 )
 
 
-@given(ENTRIES, st.booleans(), st.booleans(), st.sampled_from([b"", b"PK", b"x" * 40]), st.data())
-@settings(deadline=None, max_examples=300)
+@given_cases(300, ENTRIES, st.booleans(), st.booleans(), st.sampled_from([b"", b"PK", b"x" * 40]), st.data())
 def test_an_archive_with_some_entries_changed(
     entries: list[tuple[str, bytes, int, bytes]], pipe: bool, zip64: bool, comment: bytes, data: st.DataObject
 ) -> None:
@@ -443,8 +443,7 @@ def test_an_archive_with_some_entries_changed(
     assert all(again.read(rename(name)) == changes.get(name, contents) for name, contents, *_ in entries)
 
 
-@given(ENTRIES, st.booleans(), st.integers(0), st.integers(0, 255), st.booleans())
-@settings(deadline=None, max_examples=400)
+@given_cases(400, ENTRIES, st.booleans(), st.integers(0), st.integers(0, 255), st.booleans())
 def test_a_damaged_archive_is_refused_or_read(
     entries: list[tuple[str, bytes, int, bytes]], zip64: bool, at: int, byte: int, cut: bool
 ) -> None:
@@ -485,6 +484,7 @@ def test_two_entries_of_one_name() -> None:
         Archive(data)
 
 
+@pytest.mark.e2e  # seconds: so many entries there must be
 def test_more_entries_than_16_bits_count() -> None:
     heads, directory, at = [], [], 0  # zipfile would take 8 s over it
     for name in (f"{number:x}".encode() for number in range(66_000)):
@@ -555,6 +555,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
 THERE = ("--platform", "manylinux_2_34_x86_64", "--python-version", "3.11")
 
 
+@pytest.mark.e2e  # a real pip
 def test_pip_fetches_it_by_the_users_settings(place: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build-wheel", *THERE, "--out", "dist", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from sglang_ext.patchset.diff import make, render
 from sglang_ext.patchset.lock import load_lock
+from tools import check_patches
 
 TOOL = Path(__file__).parents[2] / "tools" / "check_patches.py"
 TARGET = "sglang/srt/launch.py"
@@ -31,9 +34,21 @@ Probe: seam launch keep
 
 
 def _run(*args: object, installed: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TOOL), *map(str, args)]
-    env = os.environ | {"PYTHONPATH": str(installed or "")}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    """The tool as a command; a process of its own only where it must find a SGLang of ours, as it takes a while to start."""
+    words = list(map(str, args))
+    if installed is not None:
+        env = os.environ | {"PYTHONPATH": str(installed)}
+        command = [sys.executable, str(TOOL), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    out, err, path = io.StringIO(), io.StringIO(), sys.path[:]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = check_patches.main(words)
+    except SystemExit as ended:  # of argparse
+        status = int(ended.code or 0)
+    finally:
+        sys.path[:] = path
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
 def _wheel(folder: Path, python: str = "cp311", source: bytes = STOCK) -> Path:

@@ -6,7 +6,6 @@ configuration files and whole environments have their own in test_nccl_*.py (NCC
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -19,9 +18,11 @@ from sglang_ext.reasons import TABLE
 from sglang_ext.verify.inside import same_to
 from sglang_ext.verify.judge import PASS, History, Judgement, judge
 from sglang_ext.verify.witnesses import Reading, parse_exec
+from tests.unit.cases import in_cases
 
-CASES = int(os.environ.get("SGLANG_EXT_FUZZ", "3000"))
 SLOWEST = 2.0  # seconds for one case of some kilobytes: a bound against runaways, not a figure
+
+some_cases = in_cases(3000, asked="SGLANG_EXT_FUZZ")
 
 ENVIRON = [
     b"NCCL_PROTO=LL",
@@ -96,8 +97,8 @@ def pieces(dice: random.Random, of: list[str], glue: tuple[str, ...]) -> str:
     return text
 
 
-def run(kind: str, one: Callable[[random.Random], None]) -> None:
-    for number in range(CASES):
+def run(kind: str, cases: int, one: Callable[[random.Random], None]) -> None:
+    for number in range(cases):
         began = time.monotonic()
         try:
             one(random.Random(f"{kind} {number}"))
@@ -106,7 +107,8 @@ def run(kind: str, one: Callable[[random.Random], None]) -> None:
         assert time.monotonic() - began < SLOWEST, f"case {number} of {kind}"
 
 
-def test_exec_blocks() -> None:
+@some_cases
+def test_exec_blocks(cases: int) -> None:
     def one(dice: random.Random) -> None:
         raw = b"\0".join(dice.choice(ENVIRON) for _ in range(dice.randrange(8)))
         if dice.random() < 0.3:
@@ -116,28 +118,31 @@ def test_exec_blocks() -> None:
         assert (block.state == "ok") == (b"=" in first[1:])
         assert block.state == "ok" or not block.values
 
-    run("exec", one)
+    run("exec", cases, one)
 
 
-def test_maps() -> None:
+@some_cases
+def test_maps(cases: int) -> None:
     def one(dice: random.Random) -> None:
         for mapping in library.mapped(pieces(dice, MAPS, ("\n", " ", ""))):
             assert library.kind_of(mapping.path) is not None and mapping.inode >= 0
 
-    run("maps", one)
+    run("maps", cases, one)
 
 
-def test_logs() -> None:
+@some_cases
+def test_logs(cases: int) -> None:
     def one(dice: random.Random) -> None:
         text = pieces(dice, LOG, ("\n", "\n", "\r\n", ""))
         found = log.parse(text.encode("utf-8", "surrogateescape") if dice.random() < 0.5 else text)
         for setting in found.settings:
             assert setting.name in text and setting.name.startswith("NCCL_")
 
-    run("log", one)
+    run("log", cases, one)
 
 
-def test_profiles() -> None:
+@some_cases
+def test_profiles(cases: int) -> None:
     def one(dice: random.Random) -> None:
         raw = pieces(dice, PROFILE, ("\n", "\n", "\n", "")).encode("utf-8", "surrogateescape")
         try:
@@ -147,7 +152,7 @@ def test_profiles() -> None:
             return
         assert profile.env or profile.absent
 
-    run("profile", one)
+    run("profile", cases, one)
 
 
 VALUES = ["LL", "ll", "Simple", "SYS", "4", "sys", "", "4M", "08", '"LL"', "^LL", "LL, LL128", "\udc80"]
@@ -161,7 +166,8 @@ def reading(dice: random.Random) -> Reading:
     return Reading(state, dice.choice(VALUES) if state == "value" else None)
 
 
-def test_no_false_pass() -> None:
+@some_cases
+def test_no_false_pass(cases: int) -> None:
     """PASS said otherwise: something was seen now, all that was seen now is right, and history does not contradict it."""
 
     def one(dice: random.Random) -> None:
@@ -183,16 +189,18 @@ def test_no_false_pass() -> None:
             assert not seen["exec"].says or same(want, seen["exec"].value)
             assert history.entered is None or same(want, history.entered.value)
 
-    run("judge", one)
+    run("judge", cases, one)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_the_same_is_so_both_ways(version: tuple[int, ...] | None) -> None:
     for name in NAMES:
         same = same_to(name, version)
-        for one in [None, *VALUES]:
-            assert same(one, one)
-            for other in [None, *VALUES]:
-                assert same(one, other) == same(other, one)
-                if same(one, other):
-                    assert all(same(one, third) == same(other, third) for third in VALUES)
+        values = [None, *VALUES]
+        found = {(one, other): same(one, other) for one in values for other in values}
+        for one in values:
+            assert found[one, one]
+            for other in values:
+                assert found[one, other] == found[other, one]
+                if found[one, other]:
+                    assert all(found[one, third] == found[other, third] for third in VALUES)

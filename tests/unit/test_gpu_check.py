@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,10 +97,17 @@ def test_no_gpu_is_one_sentence_and_status_3(
     assert out.out == "" and out.err.count("\n") == 1 and out.err.startswith("gpu_check: expected a visible NVIDIA GPU")
 
 
-def test_a_python_without_torch(tmp_path: Path) -> None:
-    tool = Path(gpu_check.__file__)
-    done = subprocess.run([sys.executable, "-S", str(tool)], capture_output=True, text=True, check=False, cwd=tmp_path)
+@pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.e2e)])
+def test_a_python_without_torch(tmp_path: Path, torch: bool) -> None:
+    """And this Python, whose torch, where it has one, sees no GPU: it takes seconds to say so."""
+    env = dict(os.environ)
+    if not torch:
+        (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+        env["PYTHONPATH"] = str(tmp_path)
+    command = [sys.executable, "-S", gpu_check.__file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 3 and done.stdout == "" and "expected" in done.stderr and done.stderr.count("\n") == 1
+    assert torch or "found: ModuleNotFoundError: No module named 'torch'" in done.stderr
 
 
 def test_the_exit_status_and_the_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_ext.cli import main
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.profile import load_profile
 from sglang_ext.delivery import preflight
@@ -40,12 +41,23 @@ def lint(*words: str, home: Path | None = None, **shell: str) -> subprocess.Comp
     (["--set", "NCCL_FUTURE_KNOB=7"], 0, "name_unknown", ("passed on as it is",)),
     (["--profile", "pcie-blackwell", "--nccl", "2.32.3"], 0, "unqualified", ("measured with NCCL >=2.26,<2.31, found 2.32.3",)),
 ])  # fmt: skip
-def test_what_lint_says(words: list[str], status: int, code: str | None, parts: tuple[str, ...]) -> None:
+def test_what_lint_says(
+    words: list[str],
+    status: int,
+    code: str | None,
+    parts: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     done = lint(*words)
     assert done.returncode == status, done.stdout + done.stderr
     for part in parts:
         assert part in done.stdout
-    found = json.loads(lint(*words, "--json").stdout)
+    for name in [name for name in os.environ if name.startswith(("NCCL_", "SGLANG_EXT"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert main(["lint", *words, "--json"]) == status  # without a process of its own
+    found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "sglang-ext/lint/1"
     assert (code is None and not found["findings"]) or code in {one["code"] for one in found["findings"]}
 

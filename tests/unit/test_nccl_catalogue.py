@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_ext.nccl.catalogue import Variable, alive, distance, get, must_match, names, suggest
 from sglang_ext.nccl.understand import RULES
 from sglang_ext.nccl.version import from_code, parse_version, version_text
-
-FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
+from tests.unit.cases import given_cases
 
 
 def variable(name: str) -> Variable:
@@ -124,13 +121,15 @@ def test_a_limit_only_cuts(one: str, other: str, limit: int) -> None:
     assert distance(one, other, limit) == exact if exact <= limit else distance(one, other, limit) > limit
 
 
-@settings(max_examples=FUZZ // 20, deadline=None)
-@given(
+@given_cases(
+    10_000,
     st.lists(
         st.text(max_size=40) | st.sampled_from(names()).flatmap(lambda n: st.text(max_size=3).map(lambda t: n + t)),
         min_size=20,
         max_size=20,
-    )
+    ),
+    asked="NCCL_FUZZ",
+    at_once=20,
 )
 def test_no_name_makes_it_raise(some: list[str]) -> None:
     for name in some:

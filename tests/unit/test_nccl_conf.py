@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_ext.nccl.conf import (
@@ -23,8 +21,8 @@ from sglang_ext.nccl.conf import (
     parse,
     paths,
 )
+from tests.unit.cases import given_cases
 
-FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
 NOW, OLD = (2, 30, 7), (2, 21, 5)
 
 
@@ -154,10 +152,12 @@ _lines = st.binary(max_size=40) | st.sampled_from(
 )
 
 
-@settings(max_examples=FUZZ // 10, deadline=None)
-@given(
+@given_cases(
+    10_000,
     st.lists(_lines, max_size=8).map(b"\n".join),
     st.none() | st.tuples(st.just(2), st.integers(18, 33), st.integers(0, 9)),
+    asked="NCCL_FUZZ",
+    at_once=10,
 )
 def test_no_file_makes_it_raise(data: bytes, version: tuple[int, ...] | None) -> None:
     for name, value, line in parse(data, version):

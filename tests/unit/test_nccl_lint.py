@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_ext.nccl.catalogue import names
 from sglang_ext.nccl.conf import ConfFile, ConfFiles, parse
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.nccl.lint import MOST_STRANGERS, lint
+from tests.unit.cases import given_cases
 
-FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
 NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
 CODES = {
     "name_misspelt", "name_unknown", "name_dead", "name_too_new", "value_misread", "value_ignored", "value_refused",
@@ -240,12 +237,14 @@ _values = st.text(max_size=20) | st.sampled_from(
 _versions = st.none() | st.tuples(st.just(2), st.integers(18, 33), st.integers(0, 9))
 
 
-@settings(max_examples=FUZZ // 20, deadline=None)
-@given(
+@given_cases(
+    10_000,
     st.dictionaries(_names, _values, min_size=10, max_size=20),
     _versions,
     st.binary(max_size=60),
     st.dictionaries(_names, st.none() | _values, max_size=3),
+    asked="NCCL_FUZZ",
+    at_once=20,
 )
 def test_no_environment_makes_it_raise(
     env: dict[str, str], version: tuple[int, ...] | None, data: bytes, wanted: dict[str, str | None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_ext.nccl import catalogue
@@ -26,6 +25,7 @@ from sglang_ext.nccl.testimony import (
     Setting,
     Warn,
 )
+from tests.unit.cases import given_cases
 
 INFO = "gpu01:41:57 [3] NCCL INFO "
 NEW, OLD = (2, 32, 3), (2, 18, 3)
@@ -300,19 +300,21 @@ PIECES = (
 )  # fmt: skip
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text())
+@given_cases(100, st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
     found = parse(text)
     assert found.lines <= text.count("\n") and found.mixed <= text.count("\n")
     found.values(), found.ranks(), found.of(1, "host")
 
 
-@given(st.binary())
+@given_cases(100, st.binary())
 def test_no_bytes_make_it_raise(data: bytes) -> None:
     parse(data)
 
 
-@given(st.text(st.characters(exclude_characters="\n\r\0\x1b"), max_size=30).filter(lambda v: " NCCL " not in v))
+@given_cases(
+    100, st.text(st.characters(exclude_characters="\n\r\0\x1b"), max_size=30).filter(lambda v: " NCCL " not in v)
+)
 def test_any_text_value_comes_back(value: str) -> None:
     assert said(f"NCCL_PROTO set by environment to {value}").values() == {"NCCL_PROTO": (value,)}
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import os
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_ext.nccl import lists
 from sglang_ext.nccl.catalogue import names
 from sglang_ext.nccl.integers import meant, strtoll, wrapped
 from sglang_ext.nccl.understand import understand
+from tests.unit.cases import given_cases
 
-FUZZ = int(os.environ.get("NCCL_FUZZ", "10000"))
 NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
 
 
@@ -73,7 +71,7 @@ def test_a_text_without_digits_depends_on_the_release() -> None:
     assert "NCCL takes its default" in fault.message  # no version is claimed that nobody named
 
 
-@given(st.text(alphabet=" \t\r\n+-0123456789abfxXkM.,\"'e", max_size=24))
+@given_cases(100, st.text(alphabet=" \t\r\n+-0123456789abfxXkM.,\"'e", max_size=24))
 def test_integers_as_libc_reads_them(text: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.strtoll.restype, libc.strtoll.argtypes = ctypes.c_longlong, (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
@@ -279,7 +277,7 @@ _texts = st.lists(_entries, max_size=3).map(
 )
 
 
-@given(_texts, st.sampled_from([OLD, (2, 23, 4), (2, 24, 3), NOW, NEW]))
+@given_cases(100, _texts, st.sampled_from([OLD, (2, 23, 4), (2, 24, 3), NOW, NEW]))
 def test_a_canonical_list_means_itself(text: str, version: tuple[int, ...]) -> None:
     parsed = lists.parse("NCCL_PROTO", text, version)
     value = lists.canonical("NCCL_PROTO", parsed, version)
@@ -383,8 +381,12 @@ _versions = st.none() | st.tuples(st.just(2), st.integers(18, 33), st.integers(0
 _values = st.text(max_size=30) | st.text(alphabet="0123456789xXkKmM-+ ^,;:|LSimple128RngTree\"'\r", max_size=30)
 
 
-@settings(max_examples=FUZZ // 20, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(names()), _values, _versions), min_size=20, max_size=20))
+@given_cases(
+    10_000,
+    st.lists(st.tuples(st.sampled_from(names()), _values, _versions), min_size=20, max_size=20),
+    asked="NCCL_FUZZ",
+    at_once=20,
+)
 def test_no_value_makes_it_raise(some: list[tuple[str, str, tuple[int, ...] | None]]) -> None:
     for name, text, version in some:
         value, faults = understand(name, text, version)

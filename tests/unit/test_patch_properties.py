@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from sglang_ext.patchset import plain_toml
@@ -22,6 +22,7 @@ from sglang_ext.patchset.diff import (
 )
 from sglang_ext.patchset.lock import Lock, LockedFile, Release, dump_lock
 from sglang_ext.patchset.series import PatchSet
+from tests.unit.cases import given_cases
 
 TARGET = "sglang/f.py"
 # Form feeds, lone CRs, what looks like a diff, and characters that other splitters take for line ends.
@@ -41,8 +42,7 @@ def made(old: bytes, new: bytes, context: int = 3) -> Patch:
         raise
 
 
-@given(FILES, FILES, st.integers(1, 4))
-@settings(deadline=None, max_examples=300)
+@given_cases(300, FILES, FILES, st.integers(1, 4))
 def test_there_and_back(old: bytes, new: bytes, context: int) -> None:
     patch = made(old, new, context)
     assert apply(patch, old) == new
@@ -51,8 +51,7 @@ def test_there_and_back(old: bytes, new: bytes, context: int) -> None:
     assert parse(render(patch), "p.patch") == patch
 
 
-@given(FILES, FILES, FILES)
-@settings(deadline=None, max_examples=300)
+@given_cases(300, FILES, FILES, FILES)
 def test_three_states(old: bytes, new: bytes, other: bytes) -> None:
     """Not applied, applied, or neither; and `apply` does what the state says."""
     patch = made(old, new)
@@ -68,8 +67,7 @@ def test_three_states(old: bytes, new: bytes, other: bytes) -> None:
                 apply(patch, source)
 
 
-@given(FILES, FILES, st.integers(1, 30), st.integers(0, 3))
-@settings(deadline=None, max_examples=200)
+@given_cases(200, FILES, FILES, st.integers(1, 30), st.integers(0, 3))
 def test_what_stands_around_moves_a_patch_and_changes_nothing_else(
     old: bytes, new: bytes, above: int, below: int
 ) -> None:
@@ -87,8 +85,7 @@ def test_what_stands_around_moves_a_patch_and_changes_nothing_else(
     assert set(offsets) == {above}
 
 
-@given(FILES, FILES, FILES, FILES)
-@settings(deadline=None, max_examples=150)
+@given_cases(150, FILES, FILES, FILES, FILES)
 def test_a_set_is_applied_whole_or_not_at_all(old: bytes, new: bytes, other: bytes, wrong: bytes) -> None:
     first = made(old, new)
     second = Patch("q.patch", "", "sglang/g.py", made(old, other).hunks)
@@ -124,8 +121,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.integers(0, len(LOCK)), st.integers(0, 3), PIECES), max_size=3))
-@settings(deadline=None, max_examples=600)
+@given_cases(600, st.lists(st.tuples(st.integers(0, len(LOCK)), st.integers(0, 3), PIECES), max_size=3))
 def test_the_quick_reader_never_differs_from_tomllib(edits: list[tuple[int, int, str]]) -> None:
     text = LOCK
     for at, cut, piece in edits:
@@ -135,8 +131,7 @@ def test_the_quick_reader_never_differs_from_tomllib(edits: list[tuple[int, int,
         assert found == tomllib.loads(text)
 
 
-@given(st.lists(PIECES | st.sampled_from(["a", "b"]), max_size=12).map("".join))
-@settings(deadline=None, max_examples=600)
+@given_cases(600, st.lists(PIECES | st.sampled_from(["a", "b"]), max_size=12).map("".join))
 def test_the_quick_reader_on_scraps(text: str) -> None:
     found = plain_toml.read(text)
     if found is not None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -25,52 +24,58 @@ TAKES_CODE = {
 }  # fmt: skip
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if path.parent != PACKAGE / "reasons":
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[Path, ast.Call | ast.Constant]]:
+    """Every call and every constant of the package, but for the table itself."""
+    return [
+        (path, node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent != PACKAGE / "reasons"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call | ast.Constant)
+    ]
 
 
-def given_codes() -> dict[str, str]:
+@pytest.fixture(scope="module")
+def given_codes(nodes: list[tuple[Path, ast.Call | ast.Constant]]) -> dict[str, str]:
     """Every literal code handed to one of TAKES_CODE, with one place where that is done."""
     found = {}
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            position = TAKES_CODE.get(name)
-            if position is not None and len(node.args) > position:
-                given = node.args[position]
-                for leaf in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
-                    if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
-                        found[leaf.value] = f"{path.relative_to(ROOT)}:{leaf.lineno}"
+    for path, node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        position = TAKES_CODE.get(name)
+        if position is not None and len(node.args) > position:
+            given = node.args[position]
+            for leaf in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
+                if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
+                    found[leaf.value] = f"{path.relative_to(ROOT)}:{leaf.lineno}"
     return found
 
 
-def mentioned_codes() -> set[str]:
+@pytest.fixture(scope="module")
+def mentioned_codes(nodes: list[tuple[Path, ast.Call | ast.Constant]]) -> set[str]:
     """Every string of the package that is a code, or begins with one and a colon, as `say(f"port_taken: ...")` does."""
     found = set()
-    for _, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.add(node.value.partition(":")[0])
+    for _, node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value.partition(":")[0])
     return found & TABLE.keys()
 
 
-def test_the_search_finds_codes_where_they_are() -> None:
-    found = given_codes()
+def test_the_search_finds_codes_where_they_are(given_codes: dict[str, str]) -> None:
+    found = given_codes
     assert {"worker_gone", "too_late", "port_taken", "overlay_tampered", "maybe_too_late"} <= found.keys()
     assert len(found) > 20
 
 
-def test_every_code_given_is_in_the_table() -> None:
-    unknown = {code: where for code, where in given_codes().items() if code not in TABLE}
+def test_every_code_given_is_in_the_table(given_codes: dict[str, str]) -> None:
+    unknown = {code: where for code, where in given_codes.items() if code not in TABLE}
     assert unknown == {}
 
 
-def test_every_code_of_the_table_is_used() -> None:
-    assert sorted(TABLE.keys() - mentioned_codes()) == []
+def test_every_code_of_the_table_is_used(mentioned_codes: set[str]) -> None:
+    assert sorted(TABLE.keys() - mentioned_codes) == []
 
 
 @pytest.mark.parametrize("code", TABLE)

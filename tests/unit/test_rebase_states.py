@@ -1,6 +1,7 @@
 """What becomes of a patch in releases that do not exist yet: each made from a file by one change upstream may make.
 
-The file is a small one, and the real ones of the newest release where its wheel lies in .rig/wheels.
+The file is a small one, and the real ones of the newest release where its wheel lies in .rig/wheels. These are thousands of
+lines long, and a change of one takes up to two seconds: they are among the end-to-end tests.
 """
 
 from __future__ import annotations
@@ -110,7 +111,17 @@ def samples() -> list[Sample]:
 
 SAMPLES = samples()
 REAL = len(SAMPLES) > 2
-each = pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.target.rpartition('/')[2]}-{s.qualname}")
+each = pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(
+            sample,
+            marks=() if sample.target == TARGET else pytest.mark.e2e,
+            id=f"{sample.target.rpartition('/')[2]}-{sample.qualname}",
+        )
+        for sample in SAMPLES
+    ],
+)
 
 
 def carried(sample: Sample, new: bytes | None, old: bool = True, **more: bytes) -> Outcome:

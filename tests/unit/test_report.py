@@ -206,7 +206,7 @@ def test_what_the_real_verdict_makes_of_it() -> None:
 
 @pytest.mark.parametrize("state", ["INVALID", "UNRECONCILED", "UNKNOWN", "of another release"])
 def test_no_ratio_where_no_number_counts(state: str) -> None:
-    made = campaign(state=state, reason="verdict_lost: a worker ended")
+    made = campaign(state=state, reason="verdict_lost: a worker ended", blocks=4, gpus=1)
     page, table = html.render(made), text.render(made)
     without_hovers = re.sub(r"<title>[^<]*</title>", "", page)  # of single pairs and runs: evidence, and no result
     for one in made["comparisons"]:
@@ -227,7 +227,7 @@ def test_no_ratio_where_no_number_counts(state: str) -> None:
 
 
 def test_no_gpu_is_said_and_not_drawn() -> None:
-    page = html.render(campaign(gpus=0))
+    page = html.render(campaign(blocks=4, gpus=0))
     why = "LibraryNotFound: no NVIDIA driver is installed"
     assert f"Not drawn: SM clock, GPU temperature, memory temperature, power of a GPU ({why})." in page
     assert marks(svg(page, "timeline"), "band") == []
@@ -250,7 +250,7 @@ def test_a_launch_that_was_given_up_is_hollow_and_nothing_to_reconcile() -> None
 
 
 def test_simulated_acceptance_is_labelled_wherever_it_appears() -> None:
-    made = campaign(simulated=True)
+    made = campaign(blocks=4, simulated=True, throttled=None)
     page, table = html.render(made), text.render(made)
     for name in ("eagle3-2", "eagle3-3"):
         label = f"{name} (simulated acceptance)"
@@ -273,7 +273,7 @@ def nasty(value: Any) -> Any:
 
 
 def test_a_receipt_cannot_break_out() -> None:
-    made = campaign(blocks=3, simulated=True, throttled=(1, "eagle3-3"))
+    made = campaign(blocks=3, simulated=True, gpus=2, throttled=(1, "eagle3-3"))
     clean, page = Tags(html.render(made)), html.render(nasty(made))
     found = Tags(page)
     assert "<script" not in page and "<img" not in page and "{{ 7*7 }}" in "".join(found.words)
@@ -306,16 +306,17 @@ def test_the_same_receipt_gives_the_same_page(made: dict[str, Any], page: str) -
     assert html.render(json.loads(json.dumps(made, sort_keys=True))) == page
 
 
-def test_its_size_is_bounded() -> None:
+@pytest.mark.parametrize(("tokens", "number"), [(20_000, 2000), pytest.param(60_000, 5000, marks=pytest.mark.e2e)])
+def test_its_size_is_bounded(tokens: int, number: int) -> None:
     """A long campaign with long streams, sampled often: hundreds of megabytes of receipt would not be a page."""
     made = campaign(blocks=10, runs=4, tokens=16, gpus=1)
-    long = {"t": [i * 0.01 for i in range(60_000)], "tokens": list(range(1, 60_001))}
+    long = {"t": [i * 0.01 for i in range(tokens)], "tokens": list(range(1, tokens + 1))}
     for arm in made["arms"]:
         for launch in arm["launches"]:
             launch["runs"][0]["trace"] = long
             launch["runs"] *= 50
             samples = launch["machine"]["gpus"][0]["samples"]
-            began, number = launch["runs"][0]["began"], 5000
+            began = launch["runs"][0]["began"]
             samples["t"] = [began + i * 0.001 for i in range(number)]
             for field in ("sm_mhz", "temp_c", "power_w"):
                 samples[field] = [1000 + i % 97 for i in range(number)]
@@ -383,15 +384,18 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(value[0], (*path, 0))
 
 
-def test_a_damaged_receipt_still_gives_a_report() -> None:
-    """Each value in turn replaced by one of another kind: a report says less then, and never ends in a traceback."""
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.e2e)])
+def test_a_damaged_receipt_still_gives_a_report(every: int) -> None:
+    """Each value in turn replaced by one of another kind: a report says less then, and never ends in a traceback.
+
+    One of seven values will do in `make unit`: neighbours are alike.
+    """
     made = campaign(arms=sample_campaign.ARMS[::2], blocks=2, runs=1, tokens=6, gpus=1, throttled=None)
     chance = random.Random(1)
     wrong = [None, [], {}, "x", -1, 1e300, 10**400, True, [None], ["x"], {"x": None}, float("nan"), 0]
     tried = 0
-    for path in paths(made):
-        if not path:
-            continue
+    whole = [path for path in paths(made) if path]
+    for path in {*whole[::every], *whole[:5], *whole[-5:]}:
         damaged = copy.deepcopy(made)
         inner = damaged
         for key in path[:-1]:
@@ -404,7 +408,7 @@ def test_a_damaged_receipt_still_gives_a_report() -> None:
             assert "nan" not in re.sub(r"<(title|text)[ >].*?</\1>", "", found), path
             ElementTree.fromstring(found)
         tried += 1
-    assert tried > 150
+    assert tried > 150 // every
     assert html.render({}) and text.render({}) and text.progress_line({})
 
 
@@ -528,6 +532,7 @@ LOOK = """
 """
 
 
+@pytest.mark.e2e  # a real browser
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
 def test_a_browser_draws_all_of_it(tmp_path: Path, width: int, dark: bool) -> None:
     browser = headless.found()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_ext.study.economics import (
@@ -19,6 +18,7 @@ from sglang_ext.study.economics import (
     mean_step,
     step_of,
 )
+from tests.unit.cases import given_cases
 from tests.unit.study_campaign import run
 
 BASE = Step(1.0, 1000 / 82.2)
@@ -76,14 +76,14 @@ def test_what_94_and_60_leave_open() -> None:
     ]
 
 
-@given(STEPS, STEPS)
+@given_cases(100, STEPS, STEPS)
 def test_the_attribution_has_no_remainder(base: Step, arm: Step) -> None:
     change = attribution(base, arm)
     assert change.rate == change.accept - change.step
     assert change.rate == pytest.approx(math.log(arm.rate / base.rate), abs=1e-9)
 
 
-@given(STEPS, STEPS)
+@given_cases(100, STEPS, STEPS)
 def test_break_even_is_as_fast_as_the_baseline(base: Step, arm: Step) -> None:
     assert Step(break_even(arm.ms, base), arm.ms).rate == pytest.approx(base.rate, rel=1e-9)
     assert Step(arm.tokens, longest_step(arm.tokens, base)).rate == pytest.approx(base.rate, rel=1e-9)
@@ -95,7 +95,7 @@ def test_break_even_is_as_fast_as_the_baseline(base: Step, arm: Step) -> None:
         )
 
 
-@given(st.floats(0, 1), st.integers(1, 8))
+@given_cases(100, st.floats(0, 1), st.integers(1, 8))
 def test_accept_length_and_its_chance(chance: float, steps: int) -> None:
     tokens = accept_length(chance, steps)
     assert 1 <= tokens <= steps + 1

@@ -65,12 +65,12 @@ def test_a_broken_promise_is_found(found: dict[str, Rates]) -> None:
     ]
 
 
+@pytest.mark.parametrize("repeats", [5, pytest.param(12, marks=pytest.mark.e2e)])
 @pytest.mark.parametrize("rule", ["fixed", sequential.SEQUENTIAL])
 @pytest.mark.parametrize("effect", [0.0, 0.02, 0.15])
-def test_what_is_simulated_is_what_judges_a_record(rule: str, effect: float) -> None:
+def test_what_is_simulated_is_what_judges_a_record(rule: str, effect: float, repeats: int) -> None:
     """The same campaigns through arrays and, block after block with stop(), through records: same verdicts, same blocks."""
-    arms, repeats = (BASE, CONTROL, "B"), 12
-    places = ordered(arms, repeats, 11)
+    places = ordered((BASE, CONTROL, "B"), repeats, 11)
     logs = shipped_logs(DRIFTS["linear, -5 % from first to last launch"], np.random.default_rng(5), places)
     logs = logs + np.array([0.0, math.log1p(effect)])[:, None, None]
     logs[0, 0] += 0.05  # one control that fails

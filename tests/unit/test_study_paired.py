@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
@@ -16,6 +15,7 @@ from sglang_ext.study.decision import FASTER, INCONCLUSIVE, NO_REGRESSION, SAME,
 from sglang_ext.study.equivalence import equivalence
 from sglang_ext.study.multiple import holm
 from sglang_ext.study.paired import MOST, in_errors, least_sign_flip, paired, sign_flip
+from tests.unit.cases import given_cases
 
 LOGS = [0.021, 0.018, 0.025, 0.011, 0.030, 0.016, 0.022, 0.019]
 NUMBERS = st.floats(-0.5, 0.5, allow_nan=False).map(lambda value: round(value, 6))
@@ -41,7 +41,7 @@ def test_the_t_test_is_scipys() -> None:
     assert (float(found.low), float(found.high)) == (pytest.approx(low, rel=1e-9), pytest.approx(high, rel=1e-9))
 
 
-@given(PAIRS, st.sampled_from([0.005, 0.045, 0.05]))
+@given_cases(100, PAIRS, st.sampled_from([0.005, 0.045, 0.05]))
 def test_interval_and_p_say_the_same(logs: list[float], level: float) -> None:
     found = paired(logs, level)
     assert found.low <= found.mean <= found.high
@@ -49,7 +49,7 @@ def test_interval_and_p_say_the_same(logs: list[float], level: float) -> None:
         assert (found.p < level) == (found.low > 0 or found.high < 0)
 
 
-@given(PAIRS)
+@given_cases(100, PAIRS)
 def test_the_other_way_round_is_the_inverse(logs: list[float]) -> None:
     one, other = paired(logs, 0.05), paired([-value for value in logs], 0.05)
     assert float(one.p) == pytest.approx(float(other.p), rel=1e-9)
@@ -99,8 +99,7 @@ def test_sign_flips_by_hand() -> None:
     assert sign_flip([0.1] * 3 + [-0.1] * 3) == 1.0
 
 
-@settings(deadline=None)
-@given(PAIRS)
+@given_cases(100, PAIRS)
 def test_sign_flips_are_counted_as_one_would(logs: list[float]) -> None:
     seen = abs(math.fsum(logs))
     sums = [
@@ -111,7 +110,7 @@ def test_sign_flips_are_counted_as_one_would(logs: list[float]) -> None:
     assert sign_flip(logs) == sum(value >= seen - tie for value in sums) / len(sums)
 
 
-@given(st.permutations(LOGS))
+@given_cases(100, st.permutations(LOGS))
 def test_sign_flips_do_not_depend_on_the_order(logs: list[float]) -> None:
     assert sign_flip(logs) == sign_flip(LOGS) == 2 / 256
 
@@ -143,7 +142,7 @@ def test_holm_by_hand() -> None:
 P_VALUES = arrays.arrays(np.float64, st.integers(1, 6), elements=st.floats(0, 1))
 
 
-@given(P_VALUES)
+@given_cases(100, P_VALUES)
 def test_what_holm_does_to_any_family(p: np.ndarray) -> None:
     adjusted = holm(p)
     assert np.all(adjusted >= p) and np.all(adjusted <= np.minimum(p * len(p), 1) + 1e-12) and np.all(adjusted <= 1)

@@ -8,13 +8,13 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_ext.reasons import TABLE
 from sglang_ext.study import sequential
 from sglang_ext.study.pairs import finished_blocks
 from sglang_ext.study.verdict import judge
+from tests.unit.cases import given_cases
 from tests.unit.study_campaign import campaign, launch, rates, run
 
 STEADY = rates([0.001, -0.002, 0.003, 0.0, -0.001, 0.002, -0.003, 0.0])
@@ -461,8 +461,7 @@ def test_two_baselines_are_an_error() -> None:
 RATES = st.lists(st.floats(40, 200), min_size=3, max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
-@given(RATES, RATES, RATES, st.sampled_from(["fixed", "sequential"]), st.randoms())
+@given_cases(60, RATES, RATES, RATES, st.sampled_from(["fixed", "sequential"]), st.randoms())
 def test_of_any_campaign(base: list[float], control: list[float], arm: list[float], rule: str, chance: Any) -> None:
     """Judged again it is the same; what goes in is left alone; the order of the record's launches means nothing; it is JSON."""
     made = campaign({"base": base, "control": control, "arm": arm}, rule=rule)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_ext.bench.suites import arms, prompts
@@ -19,6 +18,7 @@ from sglang_ext.bench.suites.under_test import covers
 from sglang_ext.contract.decide import decide
 from sglang_ext.contract.profile import load_profile
 from sglang_ext.delivery.options import launcher_parser, split
+from tests.unit.cases import given_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -534,8 +534,7 @@ def toml(value: object) -> str:
     return json.dumps(value).replace("\\ud", "\\u0")  # no lone surrogates
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(TABLE, min_size=1, max_size=2), TABLES)
+@given_cases(300, st.lists(TABLE, min_size=1, max_size=2), TABLES)
 def test_whatever_a_file_holds_it_is_a_suite_or_one_sentence(
     more: list[dict[str, object]], tables: dict[str, dict[str, object]]
 ) -> None:
