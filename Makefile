@@ -40,6 +40,7 @@ $(VENV)/upstream: pyproject.toml
 
 # ... and ourselves as a user would, again whenever a source changed.
 $(VENV)/installed: $(VENV)/upstream $(SOURCES)
+	@echo "== installing sglang-ext itself into $(VENV)"
 	$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --force-reinstall .
 	touch $@
 

@@ -217,12 +217,13 @@ def meaning(name: str, value: str, version: tuple[int, ...]) -> dict[str, Any]:
 def suggestion(name: str, codes: Iterable[str]) -> str | None:
     """What was most likely meant: a reason code, or a variable."""
     from sglang_ext.nccl.catalogue import distance, suggest
+    from sglang_ext.nccl.neighbours import slip_of
 
     forced_from = (rule.forced_from for rule in rules.FIGHTS if rule.forced_from is not None)
     for other in (*codes, *rules.ALWAYS_SET, *forced_from):
         if other in (name.lower(), name.upper()) or (len(name) > 5 and distance(name, other, 2) <= 2):
             return other
-    return suggest(name)
+    return suggest(name) or slip_of(name)
 
 
 def status(found: dict[str, Any]) -> int:

@@ -93,6 +93,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
             say(note)
         host, port = preflight.address(arguments)
         preflight.check_port(host, port)
+        preflight.check_local_patches()
         root = preflight.upstream_root()
         prepared = preflight.check_upstream(root)
         if replaced := preflight.was_replaced(root, prepared.mode):
@@ -195,7 +196,8 @@ def ended(supervisor: Supervisor, *, early: bool = False) -> int:
     if early and status == USAGE:  # argparse's own
         say("server_ended: SGLang refused its command line (status 2); see its log above")
         return USAGE
-    say(f"server_ended: SGLang ended with {how} {when}; see its log above")
+    first = f"; {', '.join(supervisor.gone)} had ended before it" if supervisor.gone else ""
+    say(f"server_ended: SGLang ended with {how} {when}{first}; see its log above")
     return 1
 
 

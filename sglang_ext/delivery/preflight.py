@@ -15,7 +15,7 @@ from sglang_ext.contract.model import Contract
 from sglang_ext.contract.names import looks_secret
 from sglang_ext.contract.profile import Profile
 from sglang_ext.delivery.options import value_of
-from sglang_ext.patchset import former, origin, overlay
+from sglang_ext.patchset import former, local, origin, overlay
 from sglang_ext.patchset.installed import stated_version
 from sglang_ext.patchset.model import PatchError
 
@@ -153,6 +153,26 @@ def check_upstream(root: str | None = None) -> overlay.Prepared:
     if other := former.differs(prepared.mode):
         raise Refused("mode_differs", other)
     return prepared
+
+
+def check_local_patches() -> None:
+    """Refuse to leave out what was adopted with the installed sglang-ext where a checkout stands in its place."""
+    from importlib import metadata
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    installed = [str(found.locate_file("sglang_ext")) for found in metadata.distributions(name="sglang-ext")]
+    elsewhere = [place for place in installed if os.path.isdir(place) and not os.path.samefile(place, package)]
+    try:
+        names = local.hidden(overlay.patches_folder()) if elsewhere else []
+    except PatchError as error:
+        raise Refused("local_patch_misfit", str(error)) from None
+    if names:
+        raise Refused(
+            "local_patches_hidden",
+            f"expected the sglang-ext that is installed in {os.path.dirname(elsewhere[0])}, found the one in "
+            f"{os.path.dirname(package)}, which leaves out the local patches {', '.join(names)}; start in another folder, or "
+            f"take that one off PYTHONPATH, or name the patches it is to have: {local.FOLDER}=DIR",
+        )
 
 
 def was_replaced(root: str, mode: str) -> str | None:

@@ -17,6 +17,7 @@ from sglang_ext.delivery.ending import end, listen, members
 from sglang_ext.delivery.guardian import Guardian
 from sglang_ext.delivery.options import LOG_SUBSYSTEMS, LOG_VARIABLES, log_folder
 from sglang_ext.delivery.preflight import address
+from sglang_ext.delivery.vigil import SETTLE, Vigil
 from sglang_ext.run.directory import RunError
 from sglang_ext.run.process import Identity, is_alive, myself, stat
 
@@ -52,6 +53,7 @@ class Supervisor:
     ) -> None:
         self.context, self.arguments, self.say, self.log = context, list(arguments), say, log
         self.signals: list[int] = []
+        self.gone: list[str] = []  # the first workers that ended while it served, and before it did
         self.child: subprocess.Popen[bytes] | None = None
         self.main = Identity(0, 0)
         # Before anything else is started or threaded: the guardian is a bare fork.
@@ -147,13 +149,21 @@ class Supervisor:
         return int(server["expected"]["here"]), ready
 
     def wait_until_ended(self) -> str:
-        """Serve: returns "ended" or "interrupted"."""
-        while True:
-            if self.interrupted:
-                return "interrupted"
-            if self.ended() is not None:
-                return "ended"
-            time.sleep(TICK)
+        """Serve: returns "ended" or "interrupted". Says at once, and keeps, which workers were the first to end."""
+        vigil = Vigil(self.context.directory)
+        try:
+            while True:
+                if self.interrupted:
+                    return "interrupted"
+                if self.ended() is not None:
+                    return "ended"
+                if first := vigil.wait(TICK):
+                    time.sleep(SETTLE)
+                    if not self.interrupted and self.ended() is None:
+                        self.gone = first
+                        self.say(f"ended while the server serves: {', '.join(first)}")
+        finally:
+            vigil.close()
 
     def stop(self, grace: float = GRACE) -> list[int]:
         """End everything this launch started, and nothing else. A further signal from the user ends the grace.

@@ -55,7 +55,10 @@ def check_sglang_ext(here: Here) -> Iterator[Result]:
     first = next(iter(packages_of(here.child_path, "sglang_ext")), None)
     if found and first and first != os.path.join(found[0].place, "sglang_ext") and not found[0].editable_from:
         message = f"sglang-ext {found[0].version} is installed in {found[0].place} and hidden by {first}"
-        yield Result(WARN, message, f"take {os.path.dirname(first)} off PYTHONPATH, or start in another folder")
+        where = os.path.dirname(first)
+        here_itself = "start in another folder: Python looks into this one first"
+        fix = here_itself if where == os.getcwd() else f"take {where} off PYTHONPATH, or start in another folder"
+        yield Result(WARN, f"{message}: its own patches and local patches count", fix)
     elif found and first is None and not found[0].editable_from:
         message = f"{found[0].folder} is there and no sglang_ext package beside it"
         yield Result(FAIL, message, "run: pip install --force-reinstall --no-deps sglang-ext")

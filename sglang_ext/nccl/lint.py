@@ -28,6 +28,7 @@ ELSEWHERE_PREFIXES = {
     "NCCL_SHARP_": "a network plugin reads it",
     "NCCL_PLUGIN_": "a network plugin reads it",
 }
+BESIDE = ("CUDA_", "TORCH_NCCL_")  # read by others, and set along with NCCL's
 LONGEST_NAME = 80
 MOST_STRANGERS = 200  # with more of them nobody mistyped something
 
@@ -57,6 +58,7 @@ def lint(
         else:
             told = _age(variable, version, wanted) or list(understand(name, value, version).faults)
         findings += told if source == ENVIRONMENT else [_from_file(finding, source) for finding in told]
+    findings += [finding for name in sorted(wanted) if name.startswith(BESIDE) for finding in _beside(name)]
     if conf is not None:
         findings += _files(env, conf, version, wanted)
     known = {name: value for name, (value, _) in seen.items() if name.startswith(PREFIX)}
@@ -88,6 +90,19 @@ def _stranger(name: str, compare: bool) -> list[Finding]:
     found = f"found one that no release up to {newest} knows" if who is None else f"found one that it does not: {who}"
     message = f"{shown(name)}: expected a name that NCCL reads, {found}; it is passed on as it is"
     return [Finding("name_unknown", NOTE, name, message)]
+
+
+def _beside(name: str) -> list[Finding]:
+    """A name the contract demands that others read: only where it is a slip is there anything to say."""
+    from sglang_ext.nccl.neighbours import slip_of
+
+    meant = slip_of(name)
+    if meant is None:
+        return []
+    message = (
+        f"{shown(name)}: expected a name that somebody reads, found what looks like a slip of {meant}; write {meant}"
+    )
+    return [Finding("name_misspelt", FAIL, name, message)]
 
 
 def _age(variable: Variable, version: tuple[int, ...] | None, wanted: Mapping[str, str | None]) -> list[Finding]:

@@ -42,8 +42,22 @@ def local_folder(patches: str) -> str | None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.abspath(patches) != os.path.join(package, "patches"):
         return os.path.join(patches, LOCAL)
+    return home_folder()
+
+
+def home_folder() -> str | None:
+    """Where an installed sglang-ext has this user's local patches."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(home, "sglang-ext", "patches", LOCAL) if os.path.isabs(home) else None
+
+
+def hidden(patches: str) -> list[str]:
+    """The local patches of an installed sglang-ext that one with its patch set in ``patches``, a checkout say, leaves out."""
+    home, own = home_folder(), local_folder(patches)
+    if os.environ.get(FOLDER) or home is None or own == home:
+        return []
+    there = set(local_names(own))
+    return [short(name) for name in local_names(home) if name not in there]
 
 
 def left_out() -> tuple[str, ...]:

@@ -31,6 +31,12 @@ ROWS: dict[str, Reason] = {
         "The server would import a copy of sglang that is not the installed one: from its working folder, or from PYTHONPATH.",
         "Start in another folder, or take that one off PYTHONPATH.",
     ),
+    "local_patches_hidden": Reason(
+        FAIL,
+        "Another copy of sglang-ext than the installed one runs, as a checkout does in its own folder, and it does not have the "
+        "local patches that were adopted with the installed one: the server would run without them.",
+        "Start in another folder, or name the folder of local patches in $SGLANG_EXT_LOCAL_PATCHES.",
+    ),
     "upstream_two_owners": Reason(
         FAIL,
         "Two distributions have installed the sglang package over each other, or one of them twice.",

@@ -266,7 +266,9 @@ class _Check:
             message = f"{require} was demanded and says nothing: {silent.detail or silent.state}"
         elif verdict == PASS and require and not same(want, readings[require].value) and reason != "repaired":
             verdict, reason, message = FAIL, "different", f"{require} shows {shown(readings[require].value)}"
-        if reason is not None:
+        if reason == "not_seen" and seen.live.state == "gone":
+            reason = "worker_gone"  # said of the worker already, once
+        elif reason is not None:
             self.problem(
                 reason, f"{_who(label, pid)} {name}: expected {shown(want)}, {message}", pid, name, counts=counts
             )

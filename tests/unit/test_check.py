@@ -690,7 +690,8 @@ def test_a_worker_that_ends_while_it_is_read_is_never_a_pass(tmp_path: Path) -> 
     context = new_context(tmp_path)
     with run_of_ours(context, "overlay", start=GOOD, code=DYING):
         found = verify_run(context)
-    assert found["verdict"] == "UNKNOWN" and set(codes(found)) == {"worker_gone", "not_seen"}
+    assert found["verdict"] == "UNKNOWN" and codes(found) == ["worker_gone"]
+    assert {seen["reason"] for seen in found["workers"][0]["variables"].values()} == {"worker_gone"}
     (worker,) = found["workers"]
     assert worker["verdict"] == "UNKNOWN" and worker["extras"] == {}
     for seen in worker["variables"].values():

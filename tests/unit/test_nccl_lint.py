@@ -253,3 +253,22 @@ def test_no_environment_makes_it_raise(
     for found in lint(env, version, conf=conf, wanted=wanted):
         assert found.code in CODES and found.severity in ("fail", "unknown", "note")
         assert found.message.isprintable() and found.message.strip() == found.message != ""
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CUDA_DEVICE_MAX_CONECTIONS", "CUDA_DEVICE_MAX_CONNECTIONS"),
+        ("TORCH_NCCL_BLOKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"),
+        ("CUDA_LAUNCH_BLOCKING", None),
+        ("CUDA_SOMETHING_NEW", None),
+        ("TORCH_LOGS", None),
+    ],
+)
+def test_a_slip_of_what_others_read(name: str, meant: str | None) -> None:
+    found = lint({name: "1"}, NOW, wanted={name: "1"})
+    assert [(one.code, one.severity, one.variable) for one in found] == (
+        [("name_misspelt", "fail", name)] if meant else []
+    )
+    assert all(one.message.endswith(f"a slip of {meant}; write {meant}") for one in found)
+    assert lint({name: "1"}, NOW) == []  # of the shell's nothing is demanded

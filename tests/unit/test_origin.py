@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,42 @@ def test_files_that_are_patched_themselves_need_no_hook(site: Site, monkeypatch:
     site.edit(next(iter(OURS)), b"line_9 = 9", b"line_9 = 0")  # not as it was made: nobody knows what it does
     with pytest.raises(preflight.Refused):
         preflight.check_hook([], sys.flags)
+
+
+# --- local patches that another copy of ours has
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This checkout in front of an installed sglang-ext; the folder of that one's local patches, which holds one."""
+    (tmp_path / "site" / "sglang_ext").mkdir(parents=True)
+    info = tmp_path / "site" / "sglang_ext-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-ext\nVersion: 0.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SGLANG_EXT_LOCAL_PATCHES", raising=False)
+    home = tmp_path / "config" / "sglang-ext" / "patches" / "local"
+    home.mkdir(parents=True, mode=0o700)
+    (home / "srt.engine.patch").write_text("")
+    return home
+
+
+def test_a_checkout_does_not_leave_out_what_was_adopted(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        preflight.Refused, match=r"found the one in .* leaves out the local patches srt\.engine; start"
+    ) as error:
+        preflight.check_local_patches()
+    assert error.value.code == "local_patches_hidden" and str(both.parents[3] / "site") in str(error.value)
+    monkeypatch.setenv("SGLANG_EXT_LOCAL_PATCHES", str(both))
+    preflight.check_local_patches()  # they are named
+
+
+def test_a_checkout_may_stand_in_front_of_one_without_local_patches(both: Path) -> None:
+    (both / "srt.engine.patch").unlink()
+    preflight.check_local_patches()
+
+
+def test_nothing_is_missed_of_a_sglang_ext_that_is_not_installed(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "distributions", lambda **_: [])
+    preflight.check_local_patches()

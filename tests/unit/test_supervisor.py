@@ -9,6 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +20,18 @@ import pytest
 
 from sglang_ext import launch
 from sglang_ext.bench import verb
-from sglang_ext.delivery import preflight, supervisor
+from sglang_ext.delivery import preflight, supervisor, vigil
 from sglang_ext.delivery.ending import listen
 from sglang_ext.delivery.old_runs import ENDED
 from sglang_ext.delivery.options import launcher_parser
 from sglang_ext.delivery.supervisor import Supervisor
 from sglang_ext.reasons import TABLE
-from sglang_ext.run.process import Identity, Stat
+from sglang_ext.run import attestation
+from sglang_ext.run.directory import RunDirectory
+from sglang_ext.run.process import Identity, Stat, stat
+from sglang_ext.verify import records
+from sglang_ext.verify.discover import Rank
+from sglang_ext.verify.expected import Expected
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -160,6 +168,163 @@ def test_the_end_of_a_launch_is_noted_where_all_of_it_has_ended(
     assert part in capsys.readouterr().err
 
 
+# --- who ended first --------------------------------------------------------------------------------------
+
+
+class Serving:
+    """A supervisor whose SGLang, a main process and two workers, are three real processes that sleep."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.main, self.tp0, self.tp1 = self.children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+        self.said: list[str] = []
+        self.directory = directory
+        directory.write("server.json", {"expected": {"tp": 2, "pp": 1, "dp": 1}})
+        for tp, child in enumerate((self.tp0, self.tp1)):
+            self.attest(child.pid, {"node": 0, "dp": None, "pp": 0, "tp": tp})
+        self.one = object.__new__(Supervisor)
+        context = SimpleNamespace(id="r", directory=directory)
+        own = {"child": self.main, "signals": [], "gone": [], "context": context, "say": self.said.append}
+        self.one.__dict__ |= own
+
+    def attest(self, pid: int, rank: dict[str, Any], **other: Any) -> None:
+        found = stat(pid)
+        record = {
+            "schema": attestation.SCHEMA,
+            "pid": pid,
+            "start_time": found.start_time if found else 1,
+            "rank": rank,
+            "hook": {},
+            "entered": {"values": {}, "repaired": []},
+            "ready": {},
+        }
+        self.directory.write(attestation.record_name(pid), record | other)
+
+    def serve(self, act: Callable[[], object]) -> str:
+        """What serving comes to while ``act`` is done, and the main process killed after it."""
+
+        def acting() -> None:
+            time.sleep(0.15)
+            act()
+            self.main.kill()
+
+        actor = threading.Thread(target=acting)
+        actor.start()
+        try:
+            return self.one.wait_until_ended()
+        finally:
+            actor.join()
+
+    def heard(self) -> None:
+        """Wait until something has been said."""
+        deadline = time.monotonic() + 10.0
+        while not self.said and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    one = Serving(RunDirectory.create(str(tmp_path / "run")))
+    yield one
+    for child in one.children:
+        child.kill()
+        child.wait()
+
+
+def no_pidfd(_pid: int) -> int:
+    raise OSError(38, "Function not implemented")
+
+
+@pytest.mark.parametrize("pidfds", [True, False])
+def test_the_worker_that_ended_first_is_named(
+    pidfds: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not pidfds:
+        monkeypatch.setattr(os, "pidfd_open", no_pidfd)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def act() -> None:
+        serving.tp1.kill()
+        serving.heard()
+        serving.tp0.kill()  # upstream's doing
+        time.sleep(0.15)
+
+    assert serving.serve(act) == "ended"
+    who = f"TP1 (pid {serving.tp1.pid})"
+    assert serving.said == [f"ended while the server serves: {who}"]
+    assert launch.ended(serving.one) == 1
+    said = f"server_ended: SGLang ended with signal 9 while serving; {who} had ended before it; see its log above"
+    assert capsys.readouterr().err == f"sglang-ext: {said}\n"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_nobody_is_named_where_all_end_at_once(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "SETTLE", 0.5)
+
+    def act() -> None:
+        serving.tp0.kill()
+        serving.tp1.kill()
+
+    assert serving.serve(act) == "ended"
+    assert launch.ended(serving.one) == 1 and serving.said == []
+    assert "signal 9 while serving; see its log above" in capsys.readouterr().err
+
+
+def test_nothing_is_said_of_workers_on_a_stop(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "SETTLE", 0.5)
+
+    def act() -> None:  # as where a whole control group is signalled: in any order
+        serving.tp1.terminate()
+        serving.one.signals.append(signal.SIGTERM)
+        time.sleep(0.7)
+
+    assert serving.serve(act) == "interrupted"
+    assert serving.said == [] and serving.one.gone == []
+
+
+def test_a_worker_that_had_ended_when_serving_began(serving: Serving) -> None:
+    serving.tp0.kill()
+    serving.tp0.wait()  # there is no pidfd of it any more
+    serving.attest(serving.tp1.pid, {"tp": 1}, start_time=1)  # a stranger has its number
+    assert serving.serve(serving.heard) == "ended"
+    who = {f"TP0 (pid {serving.tp0.pid})", f"TP1 (pid {serving.tp1.pid})"}
+    assert set(serving.one.gone) == who and len(serving.said) == 1
+
+
+def test_a_vigil_reads_once_and_looks_at_nothing_in_a_tick(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = vigil.Vigil(serving.directory)
+    monkeypatch.setattr(vigil, "is_alive", lambda _: pytest.fail("looked"))
+    monkeypatch.setattr(RunDirectory, "read", lambda *_: pytest.fail("read"))
+    assert [watch.wait(0.01) for _ in range(3)] == [[], [], []]
+    serving.tp0.kill()
+    assert watch.wait(10.0) == [f"TP0 (pid {serving.tp0.pid})"]
+    serving.tp1.kill()
+    serving.tp1.wait()
+    began = time.monotonic()
+    assert watch.wait(0.05) == [] and time.monotonic() - began >= 0.04, "it is over, and sleeps"
+
+
+def test_only_a_whole_record_of_a_worker_that_was_built_is_watched(serving: Serving) -> None:
+    both = {f"TP0 (pid {serving.tp0.pid})", f"TP1 (pid {serving.tp1.pid})"}
+    assert {who for who, _ in vigil.attested(serving.directory)} == both
+    for name, torn in (("server.json", "{"), (attestation.record_name(serving.tp0.pid), "[1")):
+        Path(serving.directory.file(name)).write_text(torn)
+    serving.directory.write("workers/1.json", {"pid": "1", "start_time": 1, "ready": {}})
+    serving.attest(serving.tp1.pid, {})
+    assert [who for who, _ in vigil.attested(serving.directory)] == [f"pid {serving.tp1.pid}"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "label"),
+    [({"dp": 1, "pp": 1}, "TP3"), ({"dp": 2, "pp": 1}, "DP0 TP3"), ({"dp": 2, "pp": 2}, "DP0 PP1 TP3")],
+)
+def test_a_worker_is_called_what_verify_env_calls_it(sizes: dict[str, int], label: str) -> None:
+    rank = {"node": 0, "dp": 0, "pp": 1, "tp": 3}
+    assert vigil.label_of(rank, sizes) == label
+    assert records.rank_of({"rank": rank}, Rank(), Expected(**sizes)).label == label
+
+
 # --- what the launcher says -------------------------------------------------------------------------------
 
 
@@ -177,7 +342,7 @@ def test_the_end_of_a_launch_is_noted_where_all_of_it_has_ended(
 def test_no_end_but_an_ordered_one_goes_without_a_sentence(
     status: int | None, early: bool, exit_: int, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one: Any = SimpleNamespace(ended=lambda: status)
+    one: Any = SimpleNamespace(ended=lambda: status, gone=[])
     assert launch.ended(one, early=early) == exit_
     said = capsys.readouterr().err
     assert part in said and bool(said) == bool(part)

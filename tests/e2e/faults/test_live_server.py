@@ -427,7 +427,7 @@ def _verified_too_late(live: Live) -> Done:
     ("row", "act"),
     [
         fault("a rank killed", "FAIL", "missing_ranks", 1, ("found 1 of 2", "(TP0)", "TP1 missing"), _rank_killed),
-        fault("a rank killed while serving: the launcher", "stopped", "server_ended", 1, ("while serving", "see its log"), _server_goes_with_its_rank),
+        fault("a rank killed while serving: the launcher", "stopped", "server_ended", 1, ("while serving", "TP1 (pid", "had ended before it"), _server_goes_with_its_rank),
         fault("--run of a server that has ended", "UNKNOWN", "no_server", 3, ("has ended",), _verified_too_late),
     ],
 )  # fmt: skip

@@ -141,6 +141,7 @@ REFUSED = [
     ("name_ncll", "NCLL_PROTO in the shell", "name_misspelt", ("NCLL_PROTO", "slip of NCCL_PROTO", "write NCCL_PROTO"), launch("NCCL_PROTO=LL", NCLL_PROTO="LL")),
     ("name_lower", "nccl_proto in the shell", "name_misspelt", ("nccl_proto", "slip of NCCL_PROTO"), launch("NCCL_ALGO=Ring", nccl_proto="LL")),
     ("name_dash", "NCCL_IB-DISABLE from env(1), a name no shell can export", "name_misspelt", ("NCCL_IB-DISABLE", "slip of NCCL_IB_DISABLE", "write NCCL_IB_DISABLE"), by_env("NCCL_IB-DISABLE=1", NCCL_PROTO="LL")),
+    ("name_cuda", "a slip of a variable that CUDA reads", "name_misspelt", ("CUDA_DEVICE_MAX_CONECTIONS", "slip of CUDA_DEVICE_MAX_CONNECTIONS"), launch("CUDA_DEVICE_MAX_CONECTIONS=32")),
     ("name_opposite", "NCCL_IB_ENABLE, of which NCCL has only the opposite", "name_misspelt", ("NCCL_IB_ENABLE", "the opposite of NCCL_IB_DISABLE"), launch("NCCL_IB_ENABLE=0")),
     ("name_dead", "NCCL_TREE_THRESHOLD, gone since 2.5", "name_dead", ("NCCL_TREE_THRESHOLD", "NCCL 2.30.7 reads", "not read any more since 2.5.6", "leave it out"), launch("NCCL_TREE_THRESHOLD=0")),
     ("name_new", "NCCL_CTA_POLICY with a library that is older", "name_too_new", ("NCCL_CTA_POLICY", "NCCL 2.18.3 reads", "came with", "leave it out"), launch("NCCL_CTA_POLICY=0", nccl="2.18.3")),
