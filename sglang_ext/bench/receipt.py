@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat as stat_bits
 from collections.abc import Mapping
 from typing import Any
@@ -65,10 +66,7 @@ def load(path: str) -> dict[str, Any]:
     """A receipt of ours, VALID or not, from its file or campaign folder. Raises ReceiptError."""
     file = place_of(path)
     if file != path and not os.path.lexists(file):
-        raise ReceiptError(
-            f"receipt {path}: expected a file, or a folder with {RECEIPT} in it, found a folder without one; name another, "
-            "or let its campaign end"
-        )
+        raise ReceiptError(f"receipt {path}: expected a file, or a folder with {RECEIPT} in it, found {_without(path)}")
     found = _read(file)
     if "plan" in found and not found.keys() & {"state", "exit", "arms"}:
         raise ReceiptError(
@@ -83,6 +81,18 @@ def load(path: str) -> dict[str, Any]:
     if fault := _fault(found):
         raise ReceiptError(f"receipt {file}: {fault}; name one as bench run has written it")
     return found
+
+
+def _without(folder: str) -> str:
+    """What a folder without a receipt is, and how it gets one."""
+    far = journal.how_far(folder)
+    if far is None:
+        return "a folder without one; name another, or let its campaign end"
+    finished, blocks, suite = far
+    command = shlex.join(["sglang-ext", "bench", "run", suite, "--out", os.path.abspath(folder)])
+    return (
+        f"a campaign that has not ended ({finished} of {blocks} blocks finished); let it end, or go on with: {command}"
+    )
 
 
 def _read(path: str) -> dict[str, Any]:

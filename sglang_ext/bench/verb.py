@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from sglang_ext.bench.campaigns import again
-from sglang_ext.bench.campaigns.journal import RECEIPT, SCHEMA, JournalError
+from sglang_ext.bench.campaigns.journal import PAGE, RECEIPT, SCHEMA, JournalError
 from sglang_ext.bench.receipt import (
     ReceiptError,
     check_apart,
@@ -39,7 +39,6 @@ from sglang_ext.reasons import TABLE
 from sglang_ext.verify import report
 
 STDOUT = "-"
-PAGE = "report.html"
 EVERY = 30.0  # seconds between signs of life of a campaign: a big model loads for many minutes
 Record = dict[str, Any]
 
@@ -285,14 +284,20 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
         raise InputError(f"{refused[0].code}: suite {suite.path}: {sentences}")
     file = keep.receipt if keep.receipt != STDOUT else None
     _check_writable(file, keep.page)
-    folder = os.path.abspath(keep.out or f"{suite.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    given = keep.out or f"{suite.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = os.path.abspath(given)
     with _told() as told, Progress(EVERY) as progress:
         try:
-            made = campaign.run(suite, folder, study.stop, study.judge, progress.tell, expected)
-        except KeyboardInterrupt:
+            made = campaign.run(suite, given, study.stop, study.judge, progress.tell, expected)
+        except KeyboardInterrupt as error:
             number = told[0] if told else signal.SIGINT
-            text_ = f"interrupted; what is finished is kept, go on with: {_resume(suite, keep, folder)}"
-            raise Interrupted(number, text_) from None
+            far = (
+                _so_far(suite, error.finished)
+                if isinstance(error, campaign.Interrupted)
+                else "what is finished is kept"
+            )
+            how = "go on, in a shell with the same variables, with"
+            raise Interrupted(number, f"interrupted; {far}; {how}: {_resume(suite, keep, folder)}") from None
     kept = _keep(made, file)
     page = os.path.join(folder, PAGE)
     for place in filter(None, (page, keep.page)):
@@ -306,6 +311,15 @@ def _campaign(suite: Suite, keep: Keep, study: Study, expected: dict[str, Record
         print(f"{file} holds a VALID receipt of before, and was left as it is")
     print(f"page: {keep.page or page}")
     return int(made["exit"])
+
+
+def _so_far(suite: Suite, finished: int) -> str:
+    """What is kept of an interrupted campaign."""
+    assert suite.campaign is not None
+    be = "is" if finished == 1 else "are"
+    return (
+        f"{finished} of {suite.campaign.blocks} blocks {be} finished{' and kept' if finished else ': nothing is kept'}"
+    )
 
 
 def _resume(suite: Suite, keep: Keep, folder: str) -> str:

@@ -256,7 +256,7 @@ def test_killed_anywhere_it_goes_on(models: dict[str, Path], tmp_path: Path, bys
     three.process.send_signal(signal.SIGTERM)
     assert three.process.wait(timeout=120) == -signal.SIGTERM, three.text()
     gone(family)
-    assert f"go on with: sglang-ext bench run {path} --out {out}" in three.text()
+    assert f"variables, with: sglang-ext bench run {path} --out {out}" in three.text()
     assert first == {name: (out / name).read_bytes() for name in first} and nothing_left()
     (abandoned,) = three.kept() - first.keys()
     assert json.loads((out / abandoned).read_text())["state"] == "abandoned"

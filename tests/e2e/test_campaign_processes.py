@@ -425,7 +425,10 @@ def test_a_campaign_that_is_killed_goes_on(suite: Callable[..., Suite], tmp_path
             _, told = process.communicate(timeout=60)
         assert process.returncode == (130 if signal_ == signal.SIGINT else -signal_), told
         if signal_ != signal.SIGKILL:
-            assert f"go on with: sglang-ext bench run {suite(blocks=4).path} --out {out}" in told
+            assert f"variables, with: sglang-ext bench run {suite(blocks=4).path} --out {out}" in told
+            kept = [json.loads(path.read_text()) for path in out.glob("launch-*")]
+            whole = journal.finished_blocks(json.loads((out / "campaign.json").read_text())["plan"], kept)
+            assert f"interrupted; {len(whole)} of 4 blocks " in told
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 3, done.stdout + done.stderr
     found = json.loads((out / "receipt.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from sglang_ext import cli, grammar, verbs
 from sglang_ext.bench import receipt, verb
-from sglang_ext.bench.campaigns import again, journal
+from sglang_ext.bench.campaigns import again, campaign, journal
 from sglang_ext.bench.suites.suite import load_suite
 from sglang_ext.reasons import TABLE
 from sglang_ext.reasons.model import FAIL
@@ -150,6 +150,25 @@ def test_a_folder_stands_for_the_receipt_in_it(said: Said, tmp_path: Path, made:
     assert "found no regular file" in refused(said("report", folder), "receipt_unreadable: ")
     (tmp_path / "link").symlink_to(keep(tmp_path / "r.json", made))
     assert said("report", tmp_path / "link")[0] == 0
+
+
+def test_a_campaign_that_has_not_ended_says_how_far_it_is(said: Said, tmp_path: Path) -> None:
+    folder = tmp_path / "my c"
+    own = journal.Journal.open(str(folder))
+    plan = {"blocks": [["one"], ["one"], ["one"]]}
+    own.begin({"id": "c1", "plan": plan, "from": {"suite": "/s/a suite.toml"}})
+    for block, state in ((0, "finished"), (1, "abandoned")):
+        times = {"time": {"began": 1.0, "ended": 2.0}, "runs": []}
+        own.keep({"campaign": "c1", "block": block, "order": 0, "attempt": 0, "arm": "one", "state": state, **times})
+    own.close()
+    err = refused(said("report", folder), f"receipt_unreadable: receipt {folder}: expected a file, or a folder with")
+    command = f"sglang-ext bench run '/s/a suite.toml' --out '{folder}'"
+    assert err.endswith(
+        f"a campaign that has not ended (1 of 3 blocks finished); let it end, or go on with: {command}\n"
+    )
+    (folder / "launch-000-0-one.json").write_text("{}")  # how far it is cannot be said then
+    err = refused(said("report", folder), "receipt_unreadable: ")
+    assert err.endswith("found a folder without one; name another, or let its campaign end\n")
 
 
 # ---- what may be written where
@@ -437,12 +456,33 @@ def test_the_command_that_goes_on_is_whole(
     place = tmp_path / "a suite.toml"
     place.write_text(suite.read_text())
     file = keep(tmp_path / "r.json", {**made, "suite": load_suite(str(place)).to_json()})
-    common = f"go on with: sglang-ext bench run '{place}' --out '{tmp_path}/my c'"
+    how = "interrupted; what is finished is kept; go on, in a shell with the same variables, with"
+    common = f"{how}: sglang-ext bench run '{place}' --out '{tmp_path}/my c'"
     for words in (("run", "a suite.toml"), ("rerun", file, "--suite", "a suite.toml")):
         status, _, err = said(*words, "--out", "my c", "--html", "p.html", "--json", "n.json")
         assert status == 130 and err.endswith(f"{common} --html {tmp_path}/p.html --json {tmp_path}/n.json\n")
         assert said(*words, "--out", "my c", "--json")[2].endswith(f"{common} --json -\n")
         assert said(*words, "--out", "my c")[2].endswith(f"{common}\n")
+
+
+@pytest.mark.parametrize(
+    ("finished", "text"),
+    [
+        (0, "0 of 8 blocks are finished: nothing is kept"),
+        (1, "1 of 8 blocks is finished and kept"),
+        (2, "2 of 8 blocks are finished and kept"),
+    ],
+)
+def test_an_interrupt_says_what_is_kept(
+    said: Said, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int, text: str
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise campaign.Interrupted(finished)
+
+    monkeypatch.setattr("sglang_ext.bench.campaigns.campaign.run", interrupted)
+    monkeypatch.setattr("sglang_ext.delivery.supervisor.die_as", lambda _: 130)
+    err = said("run", suite, "--out", tmp_path / "c")[2]
+    assert f"interrupted; {text}; go on, in a shell with the same variables, with: sglang-ext bench run " in err
 
 
 def test_a_plan_promises_what_the_look_at_its_end_can_find(

@@ -6,17 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_ext.bench.campaigns import campaign, launch, looks
+from sglang_ext.bench.campaigns import campaign, launch, looks, servers
 from sglang_ext.bench.campaigns.campaign import _Campaign
+from sglang_ext.bench.campaigns.journal import Journal, JournalError
 from sglang_ext.bench.campaigns.launch import Refused
 from sglang_ext.bench.campaigns.record import status_of, taken_again
+from sglang_ext.bench.fingerprint import SECRET_VALUE
 from sglang_ext.bench.suites.suite import Suite, parse_suite
 from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.bench.truth import in_effect
@@ -130,7 +133,9 @@ def test_machines_of_running_servers_are_each_held_against_their_own(suite: Suit
     assert own["text"].startswith("GPU 1 is not as in") and other["text"].startswith("GPU 1 is not like GPU 0")
 
 
-def test_a_launch_is_finished_when_it_has_been_compared(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_is_finished_when_it_has_been_compared(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An interrupt or a crash in between must not leave one that nobody has held against the others."""
     serving: Any = type("Serving", (), {"ready": 0.0, "pid": None, "log": None, "address": type("A", (), {"port": 1})})
     monkeypatch.setattr(launch, "_serving", lambda *_: nullcontext(serving))
@@ -151,6 +156,10 @@ def test_a_launch_is_finished_when_it_has_been_compared(suite: Suite, monkeypatc
     monkeypatch.setattr(launch, "_measure", lambda *_: Fault("server_error", "x"))
     launch.launch(made, suite.arms[0], suite, "/c/logs/x.log", lambda _: None, lambda: pytest.fail("compared"))
     assert (made["state"], made["reason"]) == ("failed", "server_error: x")
+    log = tmp_path / "x.log"
+    log.write_text("")
+    launch.launch(made, suite.arms[0], suite, str(log), lambda _: None, lambda: pytest.fail("compared"))
+    assert made["reason"] == f"server_error: x (log: {log})"
 
 
 def test_what_the_contract_says_of_the_gpus_is_seen(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +242,132 @@ def test_a_refusal_over_what_could_not_be_seen_ends_with_3(
     found = campaign.run(suite, str(tmp_path / "c"), lambda _: None, lambda one: one, lambda _: None)
     assert (found["state"], found["exit"]) == ("INVALID", 3) and found["reason"].startswith("not_verified: arm ")
     assert json.loads((tmp_path / "c" / "receipt.json").read_text())["exit"] == 3
+
+
+def finish(made: dict[str, Any], *_: Any) -> None:
+    made.update(
+        state="finished",
+        reason=None,
+        time={"began": 1.0, "ended": 2.0},
+        verify={"before": None},
+        runs=[],
+        output_sha256=[],
+    )
+    made.update(fingerprint=None, machine=machine(), reconciliation=None)
+
+
+def test_a_verdict_of_before_is_gone_once_it_goes_on(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted again, the folder must not show the end that was mended."""
+    folder, derived, number = tmp_path / "c", ("receipt.json", "report.html"), 0
+
+    def go() -> dict[str, Any]:
+        return campaign.run(suite, str(folder), lambda _: None, lambda one: {**one, "state": "VALID"}, lambda _: None)
+
+    def refuse(made: dict[str, Any], *words: Any) -> None:
+        finish(made, *words)
+        raise Refused(Fault("arms_differ", "x"))
+
+    def interrupted(made: dict[str, Any], *words: Any) -> None:
+        nonlocal number
+        assert not [name for name in derived if (folder / name).exists()]
+        number += 1
+        finish(made, *words)
+        if number == len(suite.arms) + 1:  # in the second block
+            made["state"] = "abandoned"
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "launch", refuse)
+    assert go()["state"] == "INVALID" and (folder / "receipt.json").exists()
+    (folder / "report.html").write_text("INVALID")
+    monkeypatch.setattr(campaign, "launch", interrupted)
+    with pytest.raises(campaign.Interrupted) as caught:
+        go()
+    assert caught.value.finished == 1 and not [name for name in derived if (folder / name).exists()]
+    monkeypatch.setattr(campaign, "launch", finish)
+    assert go()["state"] == "VALID"
+    # Once finished it is only judged again: the page stays until it is written anew.
+    (folder / "report.html").write_text("VALID")
+    monkeypatch.setattr(campaign, "launch", lambda *_: pytest.fail("launched"))
+    assert go()["state"] == "VALID" and all((folder / name).exists() for name in derived)
+
+
+def test_an_interrupt_counts_what_was_written(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, number = Journal.keep, 0
+
+    def interrupted(own: Journal, made: dict[str, Any]) -> None:
+        nonlocal number
+        number += 1
+        if number == 2 * len(suite.arms):  # the last launch of the second block
+            raise KeyboardInterrupt
+        real(own, made)
+
+    monkeypatch.setattr(campaign, "launch", finish)
+    monkeypatch.setattr(Journal, "keep", interrupted)
+    with pytest.raises(campaign.Interrupted) as caught:
+        campaign.run(suite, str(tmp_path / "c"), lambda _: None, lambda one: one, lambda _: None)
+    assert caught.value.finished == 1
+
+
+def test_a_verdict_of_before_that_cannot_be_removed(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir(mode=0o700)
+    own = Journal.open(str(tmp_path / "c"))
+    (tmp_path / "c" / "receipt.json").mkdir()
+    with pytest.raises(JournalError, match=r"receipt\.json of before cannot be removed") as caught:
+        own.forget_verdict()
+    own.close()
+    assert caught.value.code == "campaign_folder"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            "sglang-ext: server_ended: SGLang ended with status 1 before its workers were ready; see its log above",
+            "server_ended: SGLang ended with status 1 before its workers were ready",
+        ),
+        ("nothing of ours", "server_ended: the server ended with status 1"),
+    ],
+)
+def test_a_server_that_failed_names_its_log(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, text: str
+) -> None:
+    """In the folder as it was named, with the last error in it."""
+    monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+
+    @contextmanager
+    def ends(_arm: Any, _suite: Any, log: str, _tell: Any) -> Iterator[Any]:
+        Path(log).write_text(f"ValueError: the first\n[2026-11-30 TP0] RuntimeError: the last\n  raise x\n{words}\n")
+        server = servers.Server(None, log)  # type: ignore[arg-type]
+        server.status = 1
+        raise servers.LaunchError(*server.why_it_ended())
+        yield
+
+    monkeypatch.setattr(launch, "_serving", ends)
+    found = campaign.run(suite, "my/../c", lambda _: None, lambda one: one, told.append)
+    first = next(one for arm in found["arms"] for one in arm["launches"] if one["attempt"] == 0)
+    log = f"c/logs/000-0-{first['arm']}.log"
+    assert first["reason"] == f"{text}; its last error: RuntimeError: the last (log: {log})"
+    assert first["server"]["log"] == f"logs/000-0-{first['arm']}.log"
+    assert f"{first['arm']} failed: {first['reason']}" in told and f"-{first['arm']}-1.log)" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "quoted"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory\nbye", "torch.OutOfMemoryError: CUDA out of memory"),
+        ("an Error: no\nErrors: 3\n    raise ValueError(x)", None),
+        ("[x] ValueError: \x1b[31mred", "ValueError: \\x1b[31mred"),
+        ("ValueError: " + "x" * 250, "ValueError: " + "x" * 185 + "..."),
+        ("OSError: https://me:pass@host/x", SECRET_VALUE),
+        ("OSError: no such token: hf_" + "aB3dE5gH7j" * 4, SECRET_VALUE),
+        ("", None),
+    ],
+)
+def test_the_error_of_a_log_that_is_quoted(words: str, quoted: str | None) -> None:
+    assert servers.last_error(words) == quoted
 
 
 def test_ranks_of_an_arm_that_demands_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -491,6 +491,18 @@ def test_progress_before_the_first_launch_has_ended(made: dict[str, Any]) -> Non
     assert text.progress_line(empty, "baseline") == "block 1 of 8, launch 1 of 32, baseline, time left not known yet"
 
 
+def test_progress_goes_by_launches_that_were_given_up_where_none_is_finished(made: dict[str, Any]) -> None:
+    """Those that were measured: one that was interrupted while its server started says little."""
+    partial = copy.deepcopy(made)
+    for arm in partial["arms"]:
+        del arm["launches"][1:]
+        arm["launches"][0].update(state="abandoned", time={"began": 100.0, "ready": 120.0, "ended": 160.0})
+    early = {**copy.deepcopy(partial["arms"][0]["launches"][0]), "runs": [], "time": {"began": 50.0, "ended": 51.0}}
+    partial["arms"][0]["launches"].append(early)
+    line = text.progress_line(partial, "baseline")
+    assert line.startswith("block 1 of 8, launch 1 of 32, baseline, about 32 min left"), line
+
+
 def luminance(colour: str) -> float:
     digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
     parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]

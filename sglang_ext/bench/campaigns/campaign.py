@@ -40,6 +40,14 @@ class Ended(Exception):
         self.fault, self.status = fault, status
 
 
+class Interrupted(KeyboardInterrupt):
+    """The campaign was interrupted; ``finished``: how many of its blocks are finished, and kept."""
+
+    def __init__(self, finished: int) -> None:
+        super().__init__()
+        self.finished = finished
+
+
 def run(
     suite: Suite,
     folder: str,
@@ -51,12 +59,17 @@ def run(
     """Begin the campaign of ``suite`` in ``folder``, or go on with the one there. Returns its record, which the folder keeps.
 
     ``expected``: what each arm ran on in another campaign that this one repeats (`rerun`); whoever goes on with it need not say
-    so again. Raises JournalError.
+    so again. Raises JournalError, and Interrupted where an interrupt comes after the folder was read.
     """
     journal = Journal.open(folder)
     tell(f"campaign folder {journal.path}")
     try:
-        return _Campaign(suite, journal, tell, expected or {}).run(stop, judge)
+        made = _Campaign(suite, journal, tell, expected or {})
+        try:
+            return made.run(stop, judge)
+        except KeyboardInterrupt:
+            kept = [one for one in made.launches if journal.holds(one)]
+            raise Interrupted(len(finished_blocks(made.head["plan"], kept))) from None
     finally:
         journal.close()
 
@@ -95,12 +108,16 @@ class _Campaign:
     def _all_blocks(self, stop: Callable[[Record], str | None]) -> str | None:
         """Every block that is still to come; or why those left are not needed. Asked before a block, so after a crash too."""
         done = finished_blocks(self.head["plan"], self.launches)
+        going_on = False
         for block in range(len(self.head["plan"]["blocks"])):
             if block in done:
                 continue
             if self.head["plan"]["rule"] == "sequential" and (why := stop(self.record())):
                 self.tell(f"no further block is needed: {why}")
                 return why
+            if not going_on:
+                self.journal.forget_verdict()  # whatever it came to before, it comes to something else now
+                going_on = True
             self._block(block)
         return None
 

@@ -3,7 +3,7 @@
     DIR/campaign.json            the plan, fixed at the start
     DIR/launch-BBB-O-ARM.json    one launch: block, place in the block, arm; `.N` before `.json` for its Nth repetition
     DIR/logs/...                 what the servers wrote
-    DIR/receipt.json             everything, once the campaign has ended
+    DIR/receipt.json             everything, once the campaign has ended; DIR/report.html the same as a page
     DIR/lock                     held while a campaign runs
 
 The folder is ours, 0700: server logs may hold what a command line holds. The plan and each launch carry the sha256 of what is in
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 SCHEMA = "sglang-ext/campaign/1"
-HEAD, LOCK, LOGS, RECEIPT = "campaign.json", "lock", "logs", "receipt.json"
+HEAD, LOCK, LOGS, RECEIPT, PAGE = "campaign.json", "lock", "logs", "receipt.json", "report.html"
 SEAL = "sha256"  # the key of a file's digest, over all its other keys
 SCRATCH = re.compile(r"\.(campaign|launch-.+|receipt)\.json\.[0-9]+\.tmp")  # of a write that did not end
 BIGGEST = 256 << 20  # bytes; a launch with its traces is some MiB
@@ -46,12 +46,13 @@ class Journal:
 
     def __init__(self, path: str, lock: int) -> None:
         self.path, self._lock = path, lock
+        self.given = path  # as it was named: what is told of it stays short
         self.head: dict[str, Any] = {}
 
     @classmethod
     def open(cls, path: str) -> Journal:
         """The folder ``path``: made, or one that a campaign made. Raises JournalError where it is anything else."""
-        path = os.path.abspath(path)
+        given, path = os.path.normpath(path), os.path.abspath(path)
         try:
             os.mkdir(path, 0o700)
             os.chmod(path, 0o700)  # an odd umask must not open it
@@ -64,6 +65,7 @@ class Journal:
         check_own(path)
         cls(path, -1)._head()  # before anything is written into a folder that may be somebody else's
         journal = cls(path, _lock(os.path.join(path, LOCK), path))
+        journal.given = given
         for name in sorted(os.listdir(path)):
             if SCRATCH.fullmatch(name):
                 os.unlink(os.path.join(path, name))  # a write that never ended: nothing was in it
@@ -100,16 +102,33 @@ class Journal:
         self.write(HEAD, sealed(self.head))
 
     def log(self, stem: str) -> str:
-        """A path for a server's log, of a file that is not there yet."""
-        number, path = 1, os.path.join(self.path, LOGS, f"{stem}.log")
+        """A path for a server's log, of a file that is not there yet; in the folder as it was named, since it is told."""
+        number, path = 1, os.path.join(self.given, LOGS, f"{stem}.log")
         while os.path.lexists(path):
-            path = os.path.join(self.path, LOGS, f"{stem}.{number}.log")
+            path = os.path.join(self.given, LOGS, f"{stem}.{number}.log")
             number += 1
         return path
 
     def keep(self, launch: Mapping[str, Any]) -> None:
         """Write a launch, under the name of its place."""
         self.write(launch_name(launch), sealed(launch))
+
+    def holds(self, launch: Mapping[str, Any]) -> bool:
+        """Was it written? An interrupt may have come before."""
+        return os.path.exists(os.path.join(self.path, launch_name(launch)))
+
+    def forget_verdict(self) -> None:
+        """Remove the receipt and the page of an end that is none any more. Raises JournalError."""
+        for name in (RECEIPT, PAGE):
+            try:
+                os.unlink(os.path.join(self.path, name))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise unusable(
+                    f"{self.path}/{name} of before cannot be removed ({error.strerror}); move it away, then run it again"
+                ) from None
+        _sync(self.path)
 
     def launches(self) -> list[dict[str, Any]]:
         """Every launch in the folder, in the order they were made. Raises JournalError for one that is not ours, or torn."""
@@ -273,6 +292,22 @@ def finished_blocks(
         if launch["state"] == "finished":
             found.setdefault(launch["block"], {})[launch["arm"]] = launch
     return {block: arms for block, arms in found.items() if set(arms) == set(plan["blocks"][block])}
+
+
+def how_far(path: str) -> tuple[int, int, str] | None:
+    """Of the campaign in the folder ``path``: finished blocks, planned ones, the suite's file. None where none can be read.
+
+    For a look from outside: nothing is locked or changed.
+    """
+    journal = Journal(os.path.abspath(path), -1)
+    try:
+        journal.head = journal._head()
+        if not journal.head:
+            return None
+        plan = journal.head["plan"]
+        return len(finished_blocks(plan, journal.launches())), len(plan["blocks"]), journal.head["from"]["suite"]
+    except (JournalError, OSError, LookupError, TypeError):
+        return None
 
 
 def unfinished(plan: Mapping[str, Any], launches: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -93,6 +93,8 @@ def launch(made: Record, arm: Arm, suite: Suite, log: str, tell: Tell, hold: Cal
         fault = error.fault
     finally:
         made["time"]["ended"] = time.time()
+    if fault is not None and os.path.exists(log):  # a server was started: its own words are there
+        fault = fault._replace(text=f"{fault.text} (log: {log})")
     if fault is None:
         hold()
     made.update(state="failed" if fault else "finished", reason=str(fault) if fault else None)

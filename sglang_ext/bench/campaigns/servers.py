@@ -22,9 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from sglang_ext.bench.fingerprint import harmless
+from sglang_ext.bench.report.text import printable
 from sglang_ext.bench.traffic.client import Fault
 from sglang_ext.delivery.ending import send
 from sglang_ext.delivery.supervisor import interpreter_flags
+from sglang_ext.hide import presentable
 from sglang_ext.reasons import TABLE
 from sglang_ext.run.process import Identity, Stat, all_stats, is_alive
 from sglang_ext.verify.discover import children, descendants
@@ -40,6 +43,9 @@ ENDING = 120.0  # seconds the keeper may take to end everything; its own limits 
 READY = ("/ready", "/health")  # the first that the release knows: /health may generate a token at every look
 OUR_WORDS = re.compile(r"^sglang-ext: (.+)$", re.MULTILINE)
 STOPPING = "stopping the server: "  # what the launcher says of a verdict it may not serve with
+SEE_LOG = "; see its log above"  # how the launcher ends where a terminal shows the log; here it is a file, and named
+ERROR = re.compile(r"(?:\[[^\]]*\] *)?((?:\w+\.)*\w*(?:Error|Exception)(?::.*|$))")  # behind the prefix of a log line
+QUOTED = 200  # characters of such a line that are told
 LAST_WORDS = 64 << 10  # bytes of a log's end that are looked through
 
 
@@ -138,15 +144,17 @@ class Server:
 
     def why_it_ended(self) -> tuple[str, str]:
         """Code and sentence: the launcher's own where it gave one."""
-        said = OUR_WORDS.findall(last_words(self.log))
+        words = last_words(self.log)
+        said, error = OUR_WORDS.findall(words), last_error(words)
+        why = f"; its last error: {error}" if error else ""
         code, colon, text = said[-1].partition(": ") if said else ("", "", "")
         if colon and code in TABLE:
-            return code, text
+            return code, text.removesuffix(SEE_LOG) + (why if code == "server_ended" else "")
         if said and said[-1].startswith(STOPPING):
             return "not_verified", f"the launcher did not let it serve: {said[-1].removeprefix(STOPPING)}"
         status = self.status
         how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
-        return "server_ended", f"the server ended with {how}; see {os.path.basename(self.log)}"
+        return "server_ended", f"the server ended with {how}{why}"
 
     def wait_until_it_serves(self, port: int, timeout: float, tell: Callable[[str], None]) -> float:
         """Wait until it says it is ready, and it is who listens there; returns when that was (time.time()).
@@ -286,6 +294,15 @@ def ready(port: int) -> bool:
         if status != 404:
             return status == 200
     return False
+
+
+def last_error(words: str) -> str | None:
+    """The last line of a log that looks like an exception's, as far as it may be shown."""
+    for line in reversed(words.splitlines()):
+        if found := ERROR.match(line.strip()):
+            shown = printable(presentable(harmless(found[1])) or "")
+            return shown if len(shown) <= QUOTED else f"{shown[: QUOTED - 3]}..."
+    return None
 
 
 def last_words(log: str) -> str:

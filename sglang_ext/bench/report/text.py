@@ -126,7 +126,8 @@ def progress_line(raw: Mapping[str, Any], arm: str | None = None, *, width: int 
     """Where a running campaign is: block, launch, arm, time left, rates so far. ``arm``: the one that is being taken.
 
     Rates and nothing else: what they mean is for the rule to say, when it may. How long is left is what the launches of each arm
-    took so far; of an arm without one, what the others took.
+    took so far; of an arm without one, what the others took. Before one is finished, what those took that were measured and did
+    not count.
     """
     read = campaign(raw)
     plan = [name for block in _blocks(raw) for name in block]
@@ -137,7 +138,7 @@ def progress_line(raw: Mapping[str, Any], arm: str | None = None, *, width: int 
         parts.insert(0, f"block {_block_of(ended, _blocks(raw))} of {read.blocks}")
     if arm is not None:
         parts.append(printable(arm))
-    left = time_left(done, plan[ended:])
+    left = time_left(done or [launch for launch in read.launches() if launch.runs], plan[ended:])
     parts.append("time left not known yet" if left is None else f"about {words.duration(left)} left")
     rates = [(one, means(one, 0)) for one in read.arms]
     so_far = ", ".join(f"{printable(one.name)} {m.rate:.2f} ({m.launches})" for one, m in rates if m.rate is not None)
