@@ -18,7 +18,7 @@ import pytest
 
 from sglang_ext.bench.campaigns.journal import finished_blocks
 from tests.rig.environment import SERVING_FLAGS
-from tests.rig.server import clean_environment
+from tests.rig.server import clean_environment, runs
 
 from .conftest import NCCL, cli
 
@@ -199,7 +199,7 @@ def run(env: dict[str, str], path: Path, *words: str) -> Any:
 
 def gone(processes: list[psutil.Process], limit: float = 30.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=limit)
-    left = [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    left = [one for one in alive if runs(one)]
     assert left == [], left
 
 

@@ -25,6 +25,14 @@ OURS = ("NCCL_", "SGLANG_EXT", "CUDA_DEVICE_MAX_CONNECTIONS", "SPT_NOENV")
 START_LIMIT = 240.0  # seconds; 20 when warm, much more when a cold cache is compiled on busy cores
 
 
+def runs(process: psutil.Process) -> bool:
+    """Is it there, and no zombie? It may end between two questions."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def free_port() -> int:
     """A port nobody listens on. Below Linux's ephemeral range: a connection made meanwhile cannot take it."""
     for port in range(20000 + os.getpid() % 5000, 32000, 7):
@@ -147,7 +155,7 @@ class Server:
 
     def left(self) -> list[psutil.Process]:
         """Noted processes that still run."""
-        return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in self.family.values() if runs(process)]
 
     def titled(self, prefix: str) -> list[psutil.Process]:
         """Processes of this server whose title starts so, in order of their titles."""
