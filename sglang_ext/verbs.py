@@ -29,19 +29,24 @@ def told(error: Exception) -> str | None:
     return None
 
 
-def checked(options: argparse.Namespace, act: Any) -> int:
-    """Run ``act(contract)``; input errors become one sentence and exit 2."""
-    if options.require == "attested" and options.all_processes:
-        complain("--require attested --all-processes: only schedulers attest, helpers never do; drop one of the two")
-        return USAGE
+def mended(act: Any) -> int:
+    """``act()``; an error that is the user's to mend becomes one sentence and exit 2."""
     try:
-        return int(act(asking.contract_of(options)))
+        return int(act())
     except Exception as error:
         sentence = told(error)
         if sentence is None:
             raise
         complain(sentence)
         return USAGE
+
+
+def checked(options: argparse.Namespace, act: Any) -> int:
+    """Run ``act(contract)``; input errors become one sentence and exit 2."""
+    if options.require == "attested" and options.all_processes:
+        complain("--require attested --all-processes: only schedulers attest, helpers never do; drop one of the two")
+        return USAGE
+    return mended(lambda: act(asking.contract_of(options)))
 
 
 def verify_env(options: argparse.Namespace) -> int:
@@ -216,22 +221,19 @@ def run_diff(options: argparse.Namespace) -> int:
     from sglang_ext.compare import verb
     from sglang_ext.verify.select import NoServerError
 
-    try:
+    def act() -> int:
         status, report = verb.run(options.A, options.B, quiet=options.json == "-")
         write_json(report, options.json)
-        return status
+        return int(status)
+
+    try:
+        return mended(act)
     except verb.InputError as error:
         complain(str(error))
         return USAGE
     except NoServerError as error:
         complain(f"{error.code}: {error}")
         return UNKNOWN
-    except Exception as error:
-        sentence = told(error)
-        if sentence is None:
-            raise
-        complain(sentence)
-        return USAGE
 
 
 def run_explain(options: argparse.Namespace) -> int:
