@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ from sglang_ext.console import Help, run
 from sglang_ext.grammar import EXITS, LAUNCH_LINE, VERBS
 
 USAGE = 2
+COLLECT_AT = 50_000  # new objects; Python's own 700 makes a verdict, which leaves no cycles, 2 ms later
 
 
 def overview() -> argparse.ArgumentParser:
@@ -74,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return USAGE
 
 
-def entry() -> int:
-    """The console script."""
-    return run(main)
+def entry() -> None:
+    """The console script. It ends at once: to take itself apart takes Python a tenth of the time of a verdict.
+
+    Nothing is lost by that: our streams keep nothing back, files are closed where they were opened, threads are daemons.
+    """
+    gc.set_threshold(COLLECT_AT)
+    os._exit(run(main))

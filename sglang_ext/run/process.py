@@ -76,9 +76,19 @@ def status(pid: int | str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
+def _words(pid: int, name: bytes) -> list[bytes]:
+    """What one line of /proc/PID/status holds; nothing when the process is gone, or the kernel has no such line."""
+    try:
+        text = read_whole(f"/proc/{pid}/status")
+    except OSError:
+        return []
+    _, found, rest = text.partition(b"\n" + name + b":")
+    return rest[: rest.find(b"\n")].split() if found else []
+
+
 def effective_uid(pid: int) -> int | None:
     """The user ``pid`` acts as, or None when it is gone."""
-    words = status(pid).get("Uid", "").split()
+    words = _words(pid, b"Uid")
     return int(words[1]) if len(words) > 1 else None
 
 
@@ -87,7 +97,7 @@ def inner_pid(pid: int) -> int:
 
     What a worker writes about itself, and the names of its files, hold this number; the kernel and /proc speak ours.
     """
-    words = status(pid).get("NSpid", "").split()
+    words = _words(pid, b"NSpid")
     return int(words[-1]) if words else pid
 
 

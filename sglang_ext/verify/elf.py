@@ -402,11 +402,12 @@ def mapped_images(maps: bytes, path: bytes) -> list[MappedImage]:
         if first.path == path and first.offset == 0:
             image = MappedImage(first)
             for line in _lines(maps, begin, _IMAGE_LINES):
-                mapping = Mapping(line)
-                own = mapping.path == path
-                image.executable |= own and b"x" in mapping.perms
-                if mapping.perms[1:2] == b"w" and (own or not mapping.path.startswith(b"/")):
-                    image.writable.append((mapping.start, mapping.end))
+                span, perms, _, _, _, *named = line.split(None, 5)
+                own = named == [path]
+                image.executable |= own and b"x" in perms
+                if perms[1:2] == b"w" and (own or not (named and named[0].startswith(b"/"))):
+                    start, _, end = span.partition(b"-")
+                    image.writable.append((int(start, 16), int(end, 16)))
             found.append(image)
         at = maps.find(needle, at + 1)
     return found
@@ -423,18 +424,18 @@ def _lines(text: bytes, begin: int, count: int) -> Iterator[bytes]:
 
 def libc_paths(maps: bytes) -> list[bytes]:
     """The paths in `maps` that name a glibc or a musl, in the order of their addresses."""
-    found: dict[bytes, None] = {}
-    for mark in (b"/libc", b"/ld-musl-"):
+    found: dict[int, bytes] = {}
+    for mark in (b"/libc.so", b"/libc-2.", b"/libc.musl-", b"/ld-musl-"):  # not /libc: a GPU's libraries are /libcu*
         at = maps.find(mark)
         while at >= 0:
             end = maps.find(b"\n", at)
             base = maps[at + 1 : end].removesuffix(b" (deleted)")
             exact = base in (b"libc.so.6", b"libc.so") or (base.startswith(b"libc-2.") and base.endswith(b".so"))
             if exact or base.startswith((b"ld-musl-", b"libc.musl-")):
-                line = maps[maps.rfind(b"\n", 0, at) + 1 : end]
-                found[Mapping(line).path] = None
+                begin = maps.rfind(b"\n", 0, at) + 1
+                found[begin] = Mapping(maps[begin:end]).path
             at = maps.find(mark, end) if end >= 0 else -1
-    return list(found)
+    return list(dict.fromkeys(found[begin] for begin in sorted(found)))
 
 
 def file_paths(maps: bytes) -> list[bytes]:
