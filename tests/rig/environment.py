@@ -51,6 +51,8 @@ SERVING_FLAGS: Final[tuple[str, ...]] = (
     "--max-total-tokens", "8192",
     # The warm-up request is one more thing that can time out; the tests send requests of their own.
     "--skip-server-warmup",
+    # A scheduler with nothing to do asks for work without a pause, and takes a core from whatever starts beside it.
+    "--sleep-on-idle",
     "--host", "127.0.0.1",
 )  # fmt: skip
 
