@@ -109,12 +109,16 @@ def run_gate(options: argparse.Namespace) -> int:
         from sglang_ext.verify.report import render
 
         main: int | None = None
+        when = "before"
 
         def look() -> dict[str, Any]:
-            nonlocal main
+            nonlocal main, when
             report = asking.check_pinned(options, contract, main)
-            main = report["main"]
-            print(render(report, colour=sys.stderr.isatty()), file=sys.stderr)
+            text = render(report, colour=sys.stderr.isatty())
+            # The same table again would bury what the command printed.
+            short = when == "after" and report["verdict"] == "PASS"
+            print(f"{when} the command:" + (f" {text.splitlines()[-1]}" if short else f"\n{text}"), file=sys.stderr)
+            main, when = report["main"], "after"
             return report
 
         if options.json is not None:

@@ -18,6 +18,8 @@ from sglang_ext.delivery.options import value_of
 from sglang_ext.patchset import former, local, origin, overlay
 from sglang_ext.patchset.installed import stated_version
 from sglang_ext.patchset.model import PatchError
+from sglang_ext.run.listeners import listeners
+from sglang_ext.run.process import all_stats
 
 UPSTREAM_PORT, UPSTREAM_HOST = "30000", "127.0.0.1"  # sglang 0.5.23 ServerArgs.port and .host
 
@@ -246,5 +248,11 @@ def check_port(host: str, port: int) -> None:
             return  # a host name upstream resolves its own way; it will say what is wrong with it
         raise Refused(
             "port_taken",
-            f"port {port} on {host} is taken already; stop what listens there, or choose another --port",
+            f"port {port} on {host} is taken already{_by_whom(port)}; stop what listens there, or choose another --port",
         ) from None
+
+
+def _by_whom(port: int) -> str:
+    """The processes that listen there, as far as /proc lets us see: another user's are closed to us."""
+    found = sorted(listeners(port, all_stats()))
+    return f" by pid {', '.join(map(str, found))}" if found else ""

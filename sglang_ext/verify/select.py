@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from sglang_ext.quick import Any
 from sglang_ext.run.directory import RunDirectory, RunError
+from sglang_ext.run.listeners import listeners
 from sglang_ext.run.process import Identity, Stat, in_our_namespace, inner_pid
 from sglang_ext.verify.discover import Host, Server, descendants, find_servers
-from sglang_ext.verify.listeners import listeners
 
 
 class NoServerError(Exception):

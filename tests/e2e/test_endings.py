@@ -83,7 +83,7 @@ def test_a_taken_port_is_refused_at_once(models: dict[str, Path], logs: Callable
                 time.sleep(0.05)
             server.begin()
             assert server.process.wait(timeout=30) == 1
-            assert f"port_taken: port {server.port} on 127.0.0.1 is taken already" in server.text()
+            assert f"port_taken: port {server.port} on 127.0.0.1 is taken already by pid {other.pid};" in server.text()
         finally:
             other.kill()
 

@@ -68,6 +68,15 @@ def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
             Stream(file.fileno()).write("x")
 
 
+def test_a_gate_says_which_look_is_which_and_the_second_in_one_line() -> None:
+    status, out, err = shell("$V gate --pid $$ --absent NCCL_NOT_THERE -- echo measured")
+    lines = err.splitlines()
+    assert (status, out, lines[0]) == (0, "measured\n", "before the command:")
+    assert lines[1].startswith("worker ")  # the table
+    assert [line for line in lines if line.startswith("after the command:")] == lines[-1:]
+    assert lines[-1].startswith("after the command: PASS: ") and lines[-2].startswith("PASS: ")
+
+
 def test_an_output_that_cannot_be_kept_is_no_pass() -> None:
     status, _, err = shell(f"$V {ABSENT} --json > /dev/full")
     assert status == 2

@@ -23,6 +23,7 @@ import pytest
 from sglang_ext.contract.decide import decide
 from sglang_ext.delivery.context import new_run
 from sglang_ext.run.directory import RunError
+from sglang_ext.run.listeners import listeners, parse_table
 from sglang_ext.run.process import (
     Identity,
     Stat,
@@ -49,7 +50,6 @@ from sglang_ext.verify.discover import (
 )
 from sglang_ext.verify.expected import Expected, count, from_arguments, from_record, from_world, labels, of
 from sglang_ext.verify.job import seat_of
-from sglang_ext.verify.listeners import listeners, parse_table
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP, BASH = shutil.which("sleep"), shutil.which("bash")

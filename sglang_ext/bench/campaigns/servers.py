@@ -29,9 +29,9 @@ from sglang_ext.delivery.ending import send
 from sglang_ext.delivery.supervisor import interpreter_flags
 from sglang_ext.hide import presentable
 from sglang_ext.reasons import TABLE
+from sglang_ext.run.listeners import listeners
 from sglang_ext.run.process import Identity, Stat, all_stats, is_alive
 from sglang_ext.verify.discover import children, descendants
-from sglang_ext.verify.listeners import listeners
 from sglang_ext.verify.select import NoServerError, every, names
 
 HOST = "127.0.0.1"

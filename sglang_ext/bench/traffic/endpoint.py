@@ -8,9 +8,9 @@ from typing import Any
 from sglang_ext.bench.traffic.client import Address
 from sglang_ext.delivery.options import value_of
 from sglang_ext.run.directory import RunDirectory, RunError
+from sglang_ext.run.listeners import listeners
 from sglang_ext.run.process import all_stats, command_line
 from sglang_ext.verify.discover import children, descendants
-from sglang_ext.verify.listeners import listeners
 
 EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # bound to all: reached here
 

@@ -173,7 +173,7 @@ START = [
     fault("python -S", "refused", "hook_not_armed", 1, ("-S", "drop -S"), _flag_S),
     fault("neither .pth nor sitecustomize was read", "refused", "hook_not_armed", 1, (".pth", "pip install sglang-ext"), _not_armed),
     fault("SGLANG_EXT=0 under the launcher", "refused", "switched_off", 1, ("SGLANG_EXT=0", "unset it"), _switched_off),
-    fault("the port is taken by another program", "refused", "port_taken", 1, ("127.0.0.1", "choose another --port"), _port_taken),
+    fault("the port is taken by another program", "refused", "port_taken", 1, ("127.0.0.1", "by pid", "choose another --port"), _port_taken),
     fault("a port that is none", "refused", "port_invalid", 2, ("70000", "65535"), _port_invalid),
     fault("a dry run without a contract", "refused", "no_contract", 2, ("found an empty one", "--profile"), _dry_run_of_nothing),
     fault("a flag that needs another value", "refused", "arguments_fight_contract", 2, ("NCCL_ALGO", "expected Ring", "allreduce:tree", "drop"), _deterministic),
