@@ -1,30 +1,23 @@
-"""The live reader against the target's own getenv: real interpreters, real C programs, hostile memory.
-
-The C cases exist only where gcc does, the static ones only where gcc finds libc.a: without them they are not
-collected. Every child is killed and reaped by the context manager that started it.
-"""
+"""The live reader against the target's own getenv: real interpreters, processes that cannot be read, and others never still."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import glob
 import json
-import mmap
 import os
 import pickle
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from sglang_ext.verify import elf, live
+from sglang_ext.verify import live
+from tests.unit.live_children import child
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = {"ok", "denied", "gone", "unavailable"}
@@ -39,22 +32,6 @@ def _interpreters() -> list[str]:
         found.setdefault(os.path.realpath(path), path)
     return list(found.values())
 
-
-@contextlib.contextmanager
-def child(argv: Sequence[str], env: dict[str, str] | None = None) -> Iterator[tuple[int, str]]:
-    """Start `argv`, wait for its first line, and give (pid, line); it ends at the latest with the block."""
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, f"{argv[0]} ended before it was ready (status {process.wait(10)})"
-        yield process.pid, line
-    finally:
-        process.kill()
-        process.communicate()
-
-
-# --- Python children ------------------------------------------------------------------------------------
 
 GETENV = r"""
 import ctypes, json, os, sys
@@ -273,291 +250,22 @@ def test_descriptors_are_closed() -> None:
         assert os.listdir("/proc/self/fd") == before
 
 
-# --- C programs -----------------------------------------------------------------------------------------
+def test_time_is_bounded_for_a_target_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three attempts, and no more."""
+    attempts: list[int] = []
 
-C_SOURCE = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#ifdef NAMES_ENVIRON
-extern char **environ;
-#endif
-static void show(const char *name) {
-    const char *value = getenv(name);
-    if (value) printf("%s=%s;", name, value);
-}
-int main(int argc, char **argv) {
-    const char *mode = argc > 1 ? argv[1] : "changes";
-    setenv("MODIFIED", "new", 1);
-    setenv("ADDED", "1", 1);
-    unsetenv("DELETED");
-    show("KEPT"); show("MODIFIED"); show("ADDED"); show("DELETED");
-#ifdef NAMES_ENVIRON
-    static char *odd[] = {"A=1", "NO_EQUALS", "=nameless", "A=2", "B=", "B=2", "C=a=b", 0};
-    static char *none[] = {0};
-    static char *bad[] = {"A=1", (char *)16, 0};
-    char **many = calloc(70001, sizeof *many), *large = malloc(1 << 20);
-    int index;
-    memset(large, 'x', (1 << 20) - 1);
-    large[1] = '=';
-    large[(1 << 20) - 1] = 0;
-    if (!strcmp(mode, "odd")) environ = odd;
-    if (!strcmp(mode, "empty")) environ = none;
-    if (!strcmp(mode, "null")) environ = 0;
-    if (!strcmp(mode, "bad_string")) environ = bad;
-    if (!strcmp(mode, "bad_array")) environ = (char **)0xdead0000;
-    if (!strcmp(mode, "no_address")) environ = (char **)~0ul;
-    for (index = 0; index < 70000; index++) many[index] = "A=1";
-    if (!strcmp(mode, "many")) environ = many;
-    for (index = 0; index < 60000 && !strcmp(mode, "repeat"); index++) many[index] = large;
-    if (!strcmp(mode, "repeat")) { many[60000] = 0; environ = many; }
-    for (index = 0; index < 60000 && !strcmp(mode, "tails"); index++) many[index] = large + index;
-    if (!strcmp(mode, "tails")) { many[60000] = 0; environ = many; }
-#else
-    (void)mode; (void)strlen;
-#endif
-    puts("");
-    fflush(stdout);
-    return getchar();
-}
-"""
+    def torn(proc: int) -> live.LiveEnviron:
+        attempts.append(proc)
+        raise live._RetryError("it changed while it was being read")
 
-GCC = shutil.which("gcc")
-
-
-def _compile(folder: Path, *flags: str) -> str:
-    assert GCC is not None
-    source, program = folder / "program.c", folder / "program"
-    source.write_text(C_SOURCE)
-    subprocess.run([GCC, "-O1", *flags, "-o", program, source], check=True)
-    return str(program)
-
-
-C_ENV = {"KEPT": "k", "MODIFIED": "old", "DELETED": "1"}
-C_EXPECTED = {"KEPT": "k", "MODIFIED": "new", "ADDED": "1"}
-NAMES = "-DNAMES_ENVIRON"
-
-
-def _assert_changes(argv: Sequence[str], where: str) -> live.LiveEnviron:
-    live.clear_cache()
-    with child(argv, C_ENV) as (pid, line):
-        cold, warm = live.read_live(pid), live.read_live(pid)
-    assert line.strip() == "".join(f"{name}={value};" for name, value in C_EXPECTED.items())
-    assert cold.state == "ok", cold.detail
-    assert cold == warm
-    assert cold.values == C_EXPECTED
-    assert where in cold.detail
-    return cold
-
-
-if GCC:
-    DYNAMIC = [
-        pytest.param(["-pie", "-fPIE"], "libc.so", id="pie-libc"),
-        pytest.param(["-no-pie", "-fno-pie"], "libc.so", id="fixed-libc"),
-        pytest.param(["-pie", "-fPIE", NAMES], "program", id="pie-copy-relocation"),
-        pytest.param(["-no-pie", "-fno-pie", NAMES], "program", id="fixed-copy-relocation"),
-        pytest.param(["-no-pie", "-fno-pie", NAMES, "-s"], "program", id="stripped"),
-        pytest.param(["-pie", "-fPIE", NAMES, "-Wl,--hash-style=sysv"], "program", id="sysv-hash"),
-        pytest.param(["-pie", "-fPIE", NAMES, "-Wl,--hash-style=gnu"], "program", id="gnu-hash"),
-    ]
-
-    @pytest.mark.parametrize(("flags", "where"), DYNAMIC)
-    def test_dynamic_program(flags: list[str], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        argv = [_compile(tmp_path, *flags)]
-        by_file = _assert_changes(argv, where)
-        monkeypatch.setattr(live, "_locate", lambda *_: None)
-        by_memory = _assert_changes(argv, where)
-        assert by_memory == by_file
-
-    def _interpreter(program: str) -> str:
-        """The dynamic linker that PT_INTERP names."""
-        data = Path(program).read_bytes()
-        header = elf.Header(data)
-        table = data[header.phoff : header.phoff + header.phnum * header.phentsize]
-        (found,) = [p for p in elf.parse_program_headers(table) if p[0] == elf.PT_INTERP]
-        return data[found[1] : found[1] + found[3]].rstrip(b"\0").decode()
-
-    @pytest.mark.parametrize("flags", [[], [NAMES]], ids=["libc", "copy-relocation"])
-    def test_started_through_the_dynamic_linker(flags: list[str], tmp_path: Path) -> None:
-        program = _compile(tmp_path, "-pie", "-fPIE", *flags)
-        _assert_changes([_interpreter(program), program], "program" if flags else "libc.so")
-
-    def test_deleted_and_replaced_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An upgrade under a running server: program and libc on disk are not those in memory."""
-        program = _compile(tmp_path, "-pie", "-fPIE")
-        linker = _interpreter(program)
-        with child([program], C_ENV) as (pid, _):
-            maps = Path(f"/proc/{pid}/maps").read_bytes()
-        (libc,) = elf.libc_paths(maps)
-        own = tmp_path / "lib"
-        own.mkdir()
-        shutil.copy(os.fsdecode(libc), own / "libc.so.6")
-        locate = live._locate
-        with child([linker, "--library-path", str(own), program], C_ENV) as (pid, _):
-            os.unlink(program)
-            os.unlink(own / "libc.so.6")
-            shutil.copy(sys.executable, own / "libc.so.6")
-            live.clear_cache()
-            privileged = live.read_live(pid)
-            # map_files is for CAP_CHECKPOINT_RESTORE only; without it the memory image must do.
-            monkeypatch.setattr(live, "_locate", lambda *args: locate(*args) if args[2] else None)
-            unprivileged = live.read_live(pid)
-        assert privileged.state == unprivileged.state == "ok", privileged.detail
-        assert privileged.values.items() >= C_EXPECTED.items()
-        assert privileged == unprivileged
-        assert "(deleted)" in privileged.detail
-
-    def test_deleted_executable_with_the_variable(tmp_path: Path) -> None:
-        program = _compile(tmp_path, "-no-pie", "-fno-pie", NAMES)
-        with child([program], C_ENV) as (pid, _):
-            os.unlink(program)
-            live.clear_cache()
-            reading = live.read_live(pid)
-        assert reading.values == C_EXPECTED, reading.detail
-
-    def test_a_path_with_a_newline_and_spaces(tmp_path: Path) -> None:
-        folder = tmp_path / "a b\nc (deleted)"
-        folder.mkdir()
-        program = _compile(tmp_path, "-pie", "-fPIE", NAMES)
-        moved = str(folder / "program")
-        os.rename(program, moved)
-        _assert_changes([moved], "program")
-
-    MODES = [
-        ("odd", "ok", {"A": "1", "B": "", "C": "a=b"}, "7 entries"),
-        ("empty", "ok", {}, "0 entries"),
-        ("null", "unavailable", {}, "is NULL"),
-        ("bad_string", "unavailable", {}, "0x10 could not be read (EIO)"),
-        ("bad_array", "unavailable", {}, "0xdead0000 could not be read (EIO)"),
-        ("no_address", "unavailable", {}, "is no user address"),
-        ("many", "unavailable", {}, "more than 65536 entries"),
-        ("repeat", "unavailable", {}, "larger than 8 MiB"),
-        ("tails", "unavailable", {}, "larger than 8 MiB"),
-    ]
-
-    @pytest.mark.parametrize(("mode", "state", "values", "detail"), MODES, ids=[mode[0] for mode in MODES])
-    def test_odd_arrays(mode: str, state: str, values: dict[str, str], detail: str, tmp_path: Path) -> None:
-        with child([_compile(tmp_path, NAMES), mode], C_ENV) as (pid, _):
-            reading = live.read_live(pid)
-        assert (reading.state, reading.values) == (state, values)
-        assert detail in reading.detail
-
-    def test_a_file_mapped_a_second_time_as_data() -> None:
-        """Here libc, by a process that reads it with mmap: that mapping holds no variables."""
-        libc = elf.libc_paths(Path("/proc/self/maps").read_bytes())[0]
-        with open(libc, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
-            assert view[:4] == b"\x7fELF"
-            reading = live.read_live(os.getpid())
-        assert reading.state == "ok", reading.detail
-        assert reading.values["PATH"] == os.environ["PATH"]
-
-    LIBC_A = subprocess.run([GCC, "-print-file-name=libc.a"], capture_output=True, text=True, check=True)
-    if os.path.isabs(LIBC_A.stdout.strip()):
-
-        @pytest.mark.parametrize("flags", [["-static"], ["-static", NAMES], ["-static-pie", "-fPIE", NAMES]])
-        def test_static_program(flags: list[str], tmp_path: Path) -> None:
-            _assert_changes([_compile(tmp_path, *flags)], "(.symtab) of")
-
-        @pytest.mark.parametrize("flags", [["-static", "-s"], ["-static-pie", "-fPIE", "-s"]])
-        def test_stripped_static_program_is_not_guessed_at(flags: list[str], tmp_path: Path) -> None:
-            with child([_compile(tmp_path, *flags)], C_ENV) as (pid, _):
-                reading = live.read_live(pid)
-            assert (reading.state, reading.values) == ("unavailable", {})
-            assert "stripped static program" in reading.detail
-
-    @pytest.mark.parametrize("style", ["sysv", "gnu"])
-    def test_elf_files_other_than_this_machines(style: str, tmp_path: Path) -> None:
-        """Machine, class and byte order are header fields: another value must be accepted, or named."""
-        data = bytearray(Path(_compile(tmp_path, "-pie", "-fPIE", NAMES, f"-Wl,--hash-style={style}")).read_bytes())
-
-        def inspect() -> elf.Image:
-            return elf.inspect_file(lambda size, at: bytes(data[at : at + size]), (b"environ",))
-
-        native = inspect()
-        assert native.symbol is not None
-        assert native.symbol.vaddr
-        assert native.interpreted
-        for machine in (elf.EM_X86_64, elf.EM_AARCH64):
-            struct.pack_into("<H", data, 18, machine)
-            other = inspect()
-            assert other.symbol is not None
-            assert other.symbol.vaddr == native.symbol.vaddr
-            assert other.machine == machine
-        struct.pack_into("<H", data, 18, 243)  # EM_RISCV
-        with pytest.raises(elf.ElfError, match="neither x86_64 nor aarch64"):
-            inspect()
-        data[4] = 1  # ELFCLASS32
-        with pytest.raises(elf.ElfError, match="not 64-bit little-endian"):
-            inspect()
-        # Scanning the section headers finds what the hash table finds.
-        data[4] = 2
-        struct.pack_into("<H", data, 18, native.machine)
-        scanned = elf.find_section_symbol(
-            lambda size, at: bytes(data[at : at + size]), elf.SHT_DYNSYM, (b"nothing", b"environ")
-        )
-        assert scanned is not None
-        assert scanned.vaddr == native.symbol.vaddr
-
-    def test_truncated_and_corrupt_elf_files_end_in_elf_error(tmp_path: Path) -> None:
-        whole = Path(_compile(tmp_path, "-pie", "-fPIE", NAMES)).read_bytes()
-        names = (b"environ", b"__environ")
-        for length in [*range(0, 1024, 7), *range(1024, len(whole), 257)]:
-            with contextlib.suppress(elf.ElfError):
-                elf.inspect_file(lambda size, at: whole[:length][at : at + size], names)  # noqa: B023
-        for at in range(4096):
-            for value in (0x00, 0xFF):
-                broken = bytearray(whole)
-                broken[at] = value
-                with contextlib.suppress(elf.ElfError):
-                    elf.inspect_file(lambda size, at: bytes(broken[at : at + size]), names)  # noqa: B023
+    monkeypatch.setattr(live, "_attempt", torn)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    reading = live.read_live(os.getpid())
+    assert (reading.state, len(attempts)) == ("unavailable", 3)
+    assert "it changed while it was being read" in reading.detail
 
 
 # --- pure parts -----------------------------------------------------------------------------------------
-
-
-def test_hashes() -> None:
-    """Known values: the GNU hash of printf in Oracle's and binutils' documents, DT_HASH by the gABI."""
-    assert (elf.gnu_hash(b""), elf.gnu_hash(b"printf")) == (5381, 0x156B2BB8)
-    assert (elf.sysv_hash(b""), elf.sysv_hash(b"printf")) == (0, 0x077905A6)
-
-
-MAPS = b"""\
-00400000-0041f000 r--p 00000000 fe:01 11                                 /usr/bin/python3.11
-0041f000-006c1000 r-xp 0001f000 fe:01 11                                 /usr/bin/python3.11
-00a84000-00c00000 rw-p 005a4000 fe:01 11                                 /usr/bin/python3.11
-00c00000-00d00000 rw-p 00000000 00:00 0                                  [heap]
-7f0000000000-7f0000200000 r--s 00000000 fe:01 22                         /usr/lib/libc.so.6
-7f0000200000-7f0000226000 r--p 00000000 fe:01 22                         /usr/lib/libc.so.6
-7f0000226000-7f000037b000 r-xp 00026000 fe:01 22                         /usr/lib/libc.so.6
-7f00003d2000-7f00003d4000 rw-p 001d2000 fe:01 22                         /usr/lib/libc.so.6
-7f00003d4000-7f00003e1000 rw-p 00000000 00:00 0
-7f0000400000-7f0000401000 r--p 00000000 fe:01 33                         /usr/lib/libcrypto.so.3
-7f0000500000-7f0000501000 r--p 00000000 fe:01 44                         /old/libc-2.31.so (deleted)
-7f0000600000-7f0000601000 rw-p 00000000 00:05 55                         /memfd:x (deleted)
-"""
-
-
-def test_memory_map() -> None:
-    assert elf.libc_paths(MAPS) == [b"/usr/lib/libc.so.6", b"/old/libc-2.31.so (deleted)"]
-    assert elf.libc_paths(b"7f00-7f01 r-xp 00000000 fe:01 2 /lib/ld-musl-x86_64.so.1\n") == [
-        b"/lib/ld-musl-x86_64.so.1"
-    ]
-    assert elf.file_paths(MAPS)[0] == b"/usr/bin/python3.11"
-    assert len(elf.file_paths(MAPS)) == 5
-    (program,) = elf.mapped_images(MAPS, b"/usr/bin/python3.11")
-    assert (program.first.start, program.first.inode, program.executable) == (0x400000, 11, True)
-    assert program.first.device == os.makedev(0xFE, 1)
-    assert program.holds(0xA84280)
-    assert program.holds(0xC00008)
-    assert not program.holds(0x41F000)
-    assert not program.holds(0xBFFFFC)
-    data, libc = elf.mapped_images(MAPS, b"/usr/lib/libc.so.6")
-    assert libc.holds(0x7F0000200000 + 0x1DB320)
-    assert not data.holds(0x7F0000000000 + 0x1DB320)
-    assert elf.mapped_images(MAPS, b"/lib/libc.so.6") == []
-    assert not elf.mapped_images(b"", b"/x")
-    assert not elf.libc_paths(b"")
-    assert not elf.file_paths(b"")
 
 
 def test_blocks() -> None:
@@ -599,18 +307,3 @@ def test_import_stays_light() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-def test_time_is_bounded_for_a_target_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three attempts, and no more."""
-    attempts: list[int] = []
-
-    def torn(proc: int) -> live.LiveEnviron:
-        attempts.append(proc)
-        raise live._RetryError("it changed while it was being read")
-
-    monkeypatch.setattr(live, "_attempt", torn)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    reading = live.read_live(os.getpid())
-    assert (reading.state, len(attempts)) == ("unavailable", 3)
-    assert "it changed while it was being read" in reading.detail
