@@ -151,17 +151,20 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tree_option(parser: argparse.ArgumentParser) -> None:
-    """Which installed upstream, and the report as JSON: the same for every `patches` verb."""
+    """Which installed upstream, and the report as JSON: the same for every `patches` verb but check."""
     parser.add_argument(
         "--root",
         type=given,
         metavar="DIR",
         help="the folder that holds sglang/ and its metadata; default: that of the sglang this Python would import",
     )
-    add_report_option(parser)
+    add_report_option(parser, more=PATCHES_JSON)
 
 
-def add_report_option(parser: Any, *, what: str = "the report", instead: str = "the text") -> None:
+PATCHES_JSON = "; FILE may be new, empty, or a report of `patches`, and not in an installed sglang"
+
+
+def add_report_option(parser: Any, *, what: str = "the report", instead: str = "the text", more: str = "") -> None:
     """--json [FILE], as every verb that reports has it. ``parser`` may be a group of one."""
     parser.add_argument(
         "--json",
@@ -169,7 +172,7 @@ def add_report_option(parser: Any, *, what: str = "the report", instead: str = "
         metavar="FILE",
         nargs="?",
         const="-",
-        help=f"write {what} as JSON to FILE, or to stdout instead of {instead}",
+        help=f"write {what} as JSON to FILE, or to stdout instead of {instead}{more}",
     )
 
 
@@ -185,7 +188,7 @@ def add_patches_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wheels", type=given, metavar="DIR", help="take the wheels from DIR, not from the cache or index"
     )
-    add_report_option(parser)
+    add_report_option(parser, more=PATCHES_JSON)
 
 
 def add_patches_apply_options(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +204,12 @@ def add_patches_apply_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_patches_adopt_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="*", help="only these edited files; default: all of them")
+    parser.add_argument(
+        "files",
+        metavar="EDITED",
+        nargs="*",
+        help="only these edited files, before the options: behind --json a file is where the report goes; default: all of them",
+    )
     add_tree_option(parser)
     parser.add_argument(
         "--name", type=given, help="call the patch NAME; with several files, the group they are left out by as one"

@@ -57,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = parser_of(name).parse_args(words[length:])
             from sglang_ext import verbs
 
+            if not verbs.may_write(name, getattr(options, "json", None)):
+                return USAGE
             return int(getattr(verbs, VERBS[name].action)(options))
     parser = overview()
     parser.add_argument("--version", action="store_true", help="print the version and exit")

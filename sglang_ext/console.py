@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sglang_ext.quick import Any
 
+STDOUT, STDERR = 1, 2
 SIGINT_EXIT = 130
 
 # argparse has its few words translated, and gettext imports locale to find that there is no catalogue: 2 ms of every start.
@@ -39,8 +40,9 @@ class Help(argparse.RawDescriptionHelpFormatter):
 class Stream:
     """stdout or stderr where nobody may be listening: a closed one, or a pipe whose reader has gone (`| head`).
 
-    What cannot be said then is not said; the verdict, in the exit status, stays what it is. A full disk is an error, and so
-    is a broken one: EIO is nobody listening only where it comes from a terminal, one that has hung up.
+    What cannot be said then is not said; the verdict, in the exit status, stays what it is. For stdout a full disk is an error,
+    and so is a broken one: EIO is nobody listening only where it comes from a terminal, one that has hung up. Of stderr nothing
+    is: a server is not ended because its log's disk is full.
     """
 
     encoding = "utf-8"
@@ -52,9 +54,15 @@ class Stream:
         data = text.encode("utf-8", "backslashreplace")
         try:
             while data:
-                data = data[os.write(self.handle, data) :]
+                try:
+                    data = data[os.write(self.handle, data) :]
+                except BlockingIOError:  # another program has set O_NONBLOCK on the terminal it shares with us
+                    import select
+
+                    select.select([], [self.handle], [])
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF) and not (error.errno == errno.EIO and self._is_device()):
+            silent = error.errno in (errno.EPIPE, errno.EBADF) or (error.errno == errno.EIO and self._is_device())
+            if not silent and self.handle != STDERR:
                 raise
         return len(text)
 
@@ -72,9 +80,19 @@ class Stream:
         return self.handle
 
 
+def open_standard_handles() -> None:
+    """Have 0, 1 and 2 open, on nothing where they were closed: the next file opened would be taken for stdin or a stream."""
+    for handle in (0, STDOUT, STDERR):
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+
+
 def run(main: Callable[[], int]) -> int:
     """Run a command's ``main`` as a process of its own; returns the exit status."""
-    standard: Any = (Stream(1), Stream(2))
+    open_standard_handles()
+    standard: Any = (Stream(STDOUT), Stream(STDERR))
     sys.stdout, sys.stderr = standard
     try:
         return main()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sglang_ext.contract import rules
 from sglang_ext.contract.names import RESERVED_NAMES, is_nccl, is_tuning, looks_secret, shown
+from sglang_ext.hide import presentable
 
 SCHEMA = "sglang-ext/explain/1"
 LABEL = 13  # columns of the names on the left
@@ -64,6 +65,8 @@ READ_WHEN = {
 }
 
 
+# What is said of a value that NCCL takes as it stands: it is read rightly, or a plugin may say otherwise later.
+AS_IT_STANDS = frozenset({"value_unclear", "plugin_present"})
 AGREE = {True: "must agree", False: "may differ", None: "nobody knows whether they must agree"}
 DOCUMENTED = {True: "in NCCL's user guide", False: "not in NCCL's user guide"}
 
@@ -74,14 +77,14 @@ class InputError(Exception):
 
 def explain(name: str, value: str | None, nccl: str | None) -> dict[str, Any]:
     """What is known of ``name``: a variable, or a reason code. ``nccl``: the version asked for. Raises InputError."""
-    from sglang_ext.reasons import TABLE
+    from sglang_ext.reasons import TABLE, exit_of
 
     if value is None and "=" in name:
         name, _, value = name.partition("=")  # as it stands in a shell
     version, text, why = which_nccl(nccl)
     found: dict[str, Any] = {
         "schema": SCHEMA,
-        "name": name,
+        "name": presentable(name),
         "kind": "unknown",
         "suggestion": None,
         "nccl": {"version": text, "why": why},
@@ -93,10 +96,10 @@ def explain(name: str, value: str | None, nccl: str | None) -> dict[str, Any]:
     }
     if name in TABLE:
         reason = TABLE[name]
-        code = {"severity": reason.severity, "meaning": reason.meaning, "fix": reason.fix, "exit": reason.exit}
+        code = {"severity": reason.severity, "meaning": reason.meaning, "fix": reason.fix, "exit": exit_of(reason)}
         return {**found, "kind": "code", "code": code}
     variable = nccl_variable(name, version) or other_variable(name)
-    found["suggestion"] = None if variable and variable["certain"] else suggestion(name, TABLE)
+    found["suggestion"] = None if variable and variable["certain"] else suggestion(name, TABLE, version)
     if variable is None or found["suggestion"] is not None:
         return found
     del variable["certain"]
@@ -108,14 +111,15 @@ def explain(name: str, value: str | None, nccl: str | None) -> dict[str, Any]:
 
 def which_nccl(asked: str | None) -> tuple[tuple[int, ...], str, str]:
     """The version whose rules count, as a tuple and as text, and why that one."""
-    from sglang_ext.nccl.version import NEWEST_KNOWN, asked_for, version_text
+    from sglang_ext.nccl.version import NEWEST_KNOWN, asked_for, parse_version, version_text
 
     if asked is not None:
         try:
             given = asked_for(asked)
         except ValueError as error:
             raise InputError(str(error)) from None
-        return given, version_text(given), "as asked"
+        whole = given == parse_version(asked)
+        return given, version_text(given), "as asked" if whole else f"as asked: the last {version_text(given[:2])}"
     version = installed()
     if version is not None:
         return version, version_text(version), "installed here"
@@ -204,17 +208,18 @@ def by_profiles(name: str) -> list[dict[str, Any]]:
 
 
 def meaning(name: str, value: str, version: tuple[int, ...]) -> dict[str, Any]:
-    """What NCCL takes a value for. Of a variable that is not NCCL's, only the text is known."""
+    """What NCCL takes a value for, where nothing else is set. Of a variable that is not NCCL's, only the text is known."""
     if not is_nccl(name):
-        return {"text": None if looks_secret(name) else value, "means": None, "faults": []}
-    from sglang_ext.nccl.understand import understand
+        return {"text": None if looks_secret(name) else presentable(value), "means": None, "faults": []}
+    from sglang_ext.nccl.combine import combinations
+    from sglang_ext.nccl.understand import taken, understand
 
-    meant = understand(name, value, version)
-    faults = [{"code": f.code, "severity": f.severity, "message": f.message} for f in meant.faults]
-    return {"text": value, "means": meant.value, "faults": faults}
+    found = [*understand(name, value, version).faults, *combinations({name: value}, version)]
+    faults = [{"code": f.code, "severity": f.severity, "message": f.message} for f in found]
+    return {"text": presentable(value), "means": presentable(taken(name, value, version)), "faults": faults}
 
 
-def suggestion(name: str, codes: Iterable[str]) -> str | None:
+def suggestion(name: str, codes: Iterable[str], version: tuple[int, ...]) -> str | None:
     """What was most likely meant: a reason code, or a variable."""
     from sglang_ext.nccl.catalogue import distance, suggest
     from sglang_ext.nccl.neighbours import slip_of
@@ -223,14 +228,18 @@ def suggestion(name: str, codes: Iterable[str]) -> str | None:
     for other in (*codes, *rules.ALWAYS_SET, *forced_from):
         if other in (name.lower(), name.upper()) or (len(name) > 5 and distance(name, other, 2) <= 2):
             return other
-    return suggest(name) or slip_of(name)
+    return suggest(name, version) or slip_of(name)
 
 
 def status(found: dict[str, Any]) -> int:
     """0: known, and nothing wrong with the value; 1: unknown, or NCCL does not take the value as it stands."""
     if found["kind"] == "unknown":
         return 1
-    return int(any(fault["severity"] == "fail" for fault in (found["value"] or {}).get("faults", ())))
+    value = found["value"]
+    if value is None:
+        return 0
+    unread = found["variable"]["alive"] is False and value["text"] != ""
+    return int(unread or any(fault["code"] not in AS_IT_STANDS for fault in value["faults"]))
 
 
 def render(found: dict[str, Any]) -> str:
@@ -239,11 +248,10 @@ def render(found: dict[str, Any]) -> str:
     if found["kind"] == "unknown":
         return _unknown(name, found["suggestion"])
     if found["kind"] == "code":
+        from sglang_ext.reasons import TABLE, consequence
+
         code = found["code"]
-        verdict = {"fail": "FAIL", "unknown": "UNKNOWN", "note": "no verdict: it is only said"}[code["severity"]]
-        if code["severity"] != "note":
-            verdict += f"; what is refused or stopped for it exits with {_code_exit(code)}"
-        lines = [("meaning", code["meaning"]), ("fix", code["fix"]), ("makes it", verdict)]
+        lines = [("meaning", code["meaning"]), ("fix", code["fix"]), ("comes of it", consequence(TABLE[name]))]
         return "\n".join([f"{name}  (reason code, {code['severity']})", *_lines(lines)])
     variable = found["variable"]
     head = f"{name}  ({variable['kind']}, {variable['subsystem']})" if "kind" in variable else name
@@ -251,10 +259,6 @@ def render(found: dict[str, Any]) -> str:
     if found["value"] is not None:
         out += ["", *_value(found)]
     return "\n".join(out)
-
-
-def _code_exit(code: dict[str, Any]) -> int:
-    return 3 if code["severity"] == "unknown" else int(code["exit"])
 
 
 def _unknown(name: str, suggested: str | None) -> str:

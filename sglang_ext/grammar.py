@@ -107,11 +107,11 @@ VERBS = {
                 "A suite with arms: a campaign. In randomised blocks each arm's server is started, proven, measured, proven\n"
                 "again and ended; the folder --out keeps every launch as it ends, and the same command goes on with a campaign\n"
                 "that was interrupted. At the end: each arm against the baseline, with an interval, and a verdict.\n\n"
-                "docs/bench.md has every figure, docs/campaign.md the campaign, docs/suites.md the suite."
+                "In a checkout docs/bench.md has every figure, docs/campaign.md the campaign, docs/suites.md the suite."
             ),
             "epilog": (
                 BENCH_EXITS + "  130  interrupted (SIGINT); a campaign keeps its finished blocks\n\n"
-                "examples:\n"
+                "examples, in a checkout:\n"
                 "  sglang-ext bench run benchmarks/baseline.toml --json baseline.receipt.json\n"
                 "  sglang-ext bench run benchmarks/kimi-k2.5-eagle3.toml --out kimi-eagle3"
             ),
@@ -130,7 +130,7 @@ VERBS = {
                 "exit status:\n"
                 "  0  done\n"
                 "  2  the command line or the suite is wrong\n\n"
-                "example:\n"
+                "example, in a checkout:\n"
                 "  sglang-ext bench plan benchmarks/kimi-k2.5-eagle3.toml --ready 600 --rate 80"
             ),
         },
@@ -143,8 +143,8 @@ VERBS = {
             "usage": "sglang-ext bench report RECEIPT [--html FILE]",
             "description": "Show a receipt of `bench run`, from itself alone: on another machine, years later.",
             "epilog": (
-                "exit status: the one the receipt was taken with (docs/campaign.md); 2 where it cannot be read, or the page not\n"
-                "be written\n"
+                "exit status: the one the receipt was taken with (in a checkout: docs/campaign.md); 2 where it cannot be\n"
+                "read, or the page not be written\n"
             ),
         },
     ),
@@ -219,7 +219,7 @@ VERBS = {
             "description": (
                 "Examine this Python, what runs at its start, the installed packages, NCCL and its variables in this shell,\n"
                 "what may be looked at here, and what earlier runs have left. It reads only: nothing of torch or sglang is\n"
-                "imported, nothing is changed, removed or signalled. docs/doctor.md has every check."
+                "imported, nothing is changed, removed or signalled. In a checkout docs/doctor.md has every check."
             ),
             "epilog": (
                 "exit status:\n"
@@ -237,7 +237,8 @@ VERBS = {
         {
             "description": (
                 "Hold every file of the installed SGLang against its RECORD and the lock; say how the patch set gets into it\n"
-                "(overlay, in place, baked) and which local patches fit. Nothing is changed. docs/patches.md has the states."
+                "(overlay, in place, baked) and which local patches fit. Nothing is changed.\n"
+                "In a checkout docs/patches.md has the states."
             ),
             "epilog": (
                 "exit status:\n"
@@ -305,7 +306,7 @@ VERBS = {
         arguments.add_patches_adopt_options,
         "run_patches_adopt",
         {
-            "usage": "sglang-ext patches adopt [options] [FILE...]",
+            "usage": "sglang-ext patches adopt [EDITED...] [options]",
             "description": (
                 "Make a local patch of each edited file, against its release's wheel, and the tree stock again. From then on\n"
                 "the edits have names: they are in the patch set's digest, and --without NAME leaves one out."
@@ -314,10 +315,10 @@ VERBS = {
                 "exit status:\n"
                 "  0  adopted, or there was nothing to adopt\n"
                 "  1  refused, for the reason given; nothing was changed\n"
-                "  2  the command line is wrong, or the wheel cannot be had\n"
+                "  2  the command line is wrong, or the wheel cannot be had, or is not the locked one\n"
                 "  3  no sglang is installed here, or it has no RECORD\n\n"
                 "example:\n"
-                "  sglang-ext patches adopt --name faster-moe sglang/srt/models/deepseek_v2.py"
+                "  sglang-ext patches adopt sglang/srt/models/deepseek_v2.py --name faster-moe"
             ),
         },
     ),
@@ -343,4 +344,6 @@ VERBS = {
         },
     ),
 }
+for _verb in VERBS.values():  # no option by its beginning: of a verb without --all, that was --all-processes
+    _verb.text["allow_abbrev"] = False
 LAUNCH_LINE = "start a server with a contract (the same as python -m sglang_ext.launch)"

@@ -69,8 +69,7 @@ def without_log(contract: Contract) -> Contract:
             raise ContractError(
                 f"{name}: expected it left to --nccl-log, found {shown(term.want)} ({term.source}); drop one of the two"
             )
-    kept = {name: term for name, term in contract.terms.items() if name not in LOG_VARIABLES}
-    return Contract(kept, contract.warnings)
+    return contract.without(LOG_VARIABLES)
 
 
 def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: Profile | None = None) -> int:

@@ -8,7 +8,7 @@ import sys
 from sglang_ext import bootstrap
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.overlay import OverlayError, patches_folder
-from sglang_ext.patchset.tree import find_root
+from sglang_ext.patchset.tree import PACKAGE, find_root, metadata_folders
 from sglang_ext.quick import Any
 
 DONE, REFUSED, USAGE, UNSEEN = 0, 1, 2, 3
@@ -28,7 +28,12 @@ def say(text: str) -> None:
 
 
 def run(verb: str, options: Any) -> tuple[int, dict[str, Any]]:
-    """Do it: the exit status, and the report for --json. A refusal is a report as well."""
+    """Do it: the exit status, and the report for --json. A refusal is a report as well, but for that of --json itself."""
+    why = _unfit(options)
+    if why is not None:
+        say(f"receipt_unwritable: {why}; name another with --json, behind every other word")
+        options.json = None  # whoever has called writes nothing there
+        return USAGE, _refusal(verb, "receipt_unwritable", why)
     try:
         status, report = DEEDS[verb](options)
     except (PatchError, OverlayError) as error:
@@ -37,18 +42,61 @@ def run(verb: str, options: Any) -> tuple[int, dict[str, Any]]:
         named = (
             verb == "check" and code == "unsupported_upstream"
         )  # a release on the command line, not the one installed
-        return USAGE if named else EXITS.get(code, REFUSED), {
-            "schema": f"sglang-ext/patches-{verb}/1" if verb != "status" else "sglang-ext/patches/1",
-            "done": "refused",
-            "problems": [{"code": code, "message": str(error)}],
-        }
+        return USAGE if named else EXITS.get(code, REFUSED), _refusal(verb, code, str(error))
     if options.json != "-":
         print(LINES[verb](report))
     return status, report
 
 
+def _refusal(verb: str, code: str, message: str) -> dict[str, Any]:
+    return {
+        "schema": f"sglang-ext/patches-{verb}/1" if verb != "status" else "sglang-ext/patches/1",
+        "done": "refused",
+        "problems": [{"code": code, "message": message}],
+    }
+
+
 def _root(options: Any) -> str:
     return os.path.abspath(options.root) if options.root else find_root()
+
+
+def _unfit(options: Any) -> str | None:
+    """Why the report may not be written where --json says, or None. A FILE to adopt, given behind --json, is taken for that."""
+    file: str | None = options.json
+    if file is None or file == "-":
+        return None
+    place = os.path.realpath(file)
+    if any(os.path.commonpath([place, folder]) == folder for folder in _folders(options)):
+        return f"{file} lies in an installed sglang, where no report goes"
+    new, regular = not os.path.exists(file), os.path.isfile(file)
+    if regular and os.path.getsize(file) and not _ours(file):
+        return f"{file} holds something else than a report of `patches`, and would be replaced"
+    folder = os.path.dirname(place)
+    if os.path.isdir(file) or not os.access(folder if new else file, os.W_OK):
+        return f"{file} cannot be written"
+    return None
+
+
+def _folders(options: Any) -> list[str]:
+    """What is looked at: the package and its metadata, none where there is no tree; the verb says that."""
+    try:
+        root = _root(options) if hasattr(options, "root") else find_root()
+        found = [PACKAGE, *metadata_folders(root)]
+    except (PatchError, OSError):
+        return []
+    return [os.path.realpath(os.path.join(root, name)) for name in found]
+
+
+def _ours(path: str) -> bool:
+    """Is it a report of these verbs?"""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and str(found.get("schema")).startswith("sglang-ext/patches")
 
 
 def _status(options: Any) -> tuple[int, dict[str, Any]]:

@@ -9,6 +9,10 @@ from sglang_ext import asking
 from sglang_ext.quick import Any
 
 USAGE, UNKNOWN = 2, 3
+# What the schema of a verb's report begins with, after "sglang-ext/".
+REPORTS = {
+    "verify-env": "verify", "lint": "lint", "gate": "gate", "diff": "diff", "doctor": "doctor", "build-wheel": "build-wheel",
+}  # fmt: skip
 
 
 def complain(text: str) -> None:
@@ -325,6 +329,33 @@ def run_build_wheel(options: argparse.Namespace) -> int:
     if options.json != "-":
         print(build_wheel.render(report))
     return 0
+
+
+def may_write(verb: str, where: str | None) -> bool:
+    """May the verb's report go to ``where``? Asked before anything is done: a slip must not cost the user a file.
+
+    Only an earlier report of the same kind is replaced; `bench` and `patches` have stricter rules of their own.
+    """
+    import os
+
+    kind = REPORTS.get(verb)
+    if kind is None or where in (None, "-") or not os.path.isfile(where) or not os.path.getsize(where):
+        return True
+    import json
+
+    try:
+        with open(where, "rb") as file:
+            found = json.load(file)
+    except OSError:
+        return True  # as it cannot be written either, most likely: that has words of its own
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and str(found.get("schema")).startswith(f"sglang-ext/{kind}"):
+        return True
+    complain(
+        f"receipt_unwritable: --json: expected a place for the report, found {where}, which holds something else; name another"
+    )
+    return False
 
 
 def write_json(report: dict[str, Any], where: str | None) -> None:

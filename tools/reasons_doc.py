@@ -24,30 +24,22 @@ INTRO = """\
 # Reason codes
 
 Every verdict that is not a plain PASS, and every launch that is refused, carries one of these codes. They are stable:
-scripts may rely on them. *fail* makes a verdict FAIL (exit status 1), *unknown* makes it UNKNOWN (exit status 3), *note*
-changes nothing. The exit status named with a code is that of a launch, gate or bench refused or stopped for it. This page is
-written by `python tools/reasons_doc.py --write` from `sglang_ext/reasons/`.
+scripts may rely on them. *fail* makes a verdict FAIL (`verify-env` exits with 1), *unknown* makes it UNKNOWN (3), *note* changes
+nothing; of the codes that only a campaign has, some exclude a pair and some are the campaign's state. The exit status named with
+a code is that of a launch, gate, bench or other verb refused or stopped for it. This page is written by
+`python tools/reasons_doc.py --write` from `sglang_ext/reasons/`.
 """
-
-
-def consequence(severity: str, status: int) -> str:
-    """What a launch, gate or bench does about a code."""
-    if severity == "note":
-        return "does not stop a launch"
-    if severity == "unknown":
-        return "a strict launch that stops for it exits with status 3"
-    return f"what is refused or stopped for it exits with status {status}"
 
 
 def render_docs() -> str:
     """The whole page."""
-    from sglang_ext.reasons import TABLE
+    from sglang_ext.reasons import TABLE, consequence
 
     parts = [INTRO]
     for code, reason in TABLE.items():
         parts.append(
             f"## {code}\n\n"
-            f"*{reason.severity}*; {consequence(reason.severity, reason.exit)}.\n\n"
+            f"*{reason.severity}*; {consequence(reason)}.\n\n"
             f"**Meaning.** {reason.meaning}\n\n"
             f"**Fix.** {reason.fix}\n"
         )

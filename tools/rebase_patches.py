@@ -81,7 +81,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0],
-        epilog="Exit codes: 0 all patches fit or were carried, 1 a person is needed, 2 usage or input error.",
+        epilog="Exit codes: 0 all patches fit or were carried, 1 a person is needed, 2 usage or input error, 130 interrupted.",
     )
     parser.add_argument("--to", metavar="X.Y.Z", required=True, help="the upstream release to carry the patches to")
     parser.add_argument("--from", metavar="A.B.C", dest="origin", help="the locked release to carry them from")

@@ -27,6 +27,7 @@ from sglang_ext.verify.witnesses import dial, look
 BIGGEST = 64 << 20  # bytes of a file; a receipt of many runs is some MiB
 FORMS = "pid:N, port:N, run:DIR, a run directory, a receipt, or a report of verify-env --json"
 RECEIPT, REPORT, ALL = "sglang-ext/bench/1", check.SCHEMA, "sglang-ext/verify-all/1"
+DEEPEST = 64  # levels of a value; ours have five
 SHAPE = (KeyError, TypeError, AttributeError, ValueError, IndexError)
 
 
@@ -164,8 +165,10 @@ def _read(path: str) -> Any:
             raw = file.read(BIGGEST + 1)
     except OSError as error:
         raise SideError(f"{path} cannot be read ({error.strerror}); name {FORMS}") from None
+    if len(raw) > BIGGEST:
+        raise SideError(f"{path}: expected a file of at most {BIGGEST >> 20} MiB, found a larger one; name {FORMS}")
     try:
-        return json.loads(raw) if len(raw) <= BIGGEST else None
+        return json.loads(raw)
     except (ValueError, RecursionError):
         raise SideError(f"{path}: expected JSON, found something else; name {FORMS}") from None
 
@@ -175,19 +178,40 @@ def document(given: str, found: Any) -> Side:
     schema = found.get("schema") if isinstance(found, dict) else None
     try:
         if schema == RECEIPT:
-            return receipt(given, found)
+            return _sound(receipt(given, found))
         if schema == REPORT:
-            return report(given, found)
+            return _sound(report(given, found))
         if schema == ALL:
             if (number := len(found["servers"])) != 1:
                 raise SideError(f"{given}: expected one server, found {number}; verify one by --pid or --port")
-            return report(given, found["servers"][0])
+            return _sound(report(given, found["servers"][0]))
     except ContractError as error:
         raise SideError(f"{given}: {error}") from None
     except SHAPE:
         raise SideError(f"{given} says it is {schema} and has another shape; make it anew") from None
     told = f"schema {schema!r}" if schema is not None else "JSON without a schema"
     raise SideError(f"{given}: expected {RECEIPT} or {REPORT}, found {told}; name {FORMS}")
+
+
+def _sound(side: Side) -> Side:
+    """The side of a file, where names and reasons are texts and no value is nested without an end: what comparing relies on."""
+    texts: list[object] = []
+    for ranks in side.groups.values():
+        for rank, known in ranks.items():
+            texts += [rank, *known.facts, *known.unknown, *known.unknown.values(), known.why or ""]
+            for value in known.facts.values():
+                _measure(value, DEEPEST)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    return side
+
+
+def _measure(value: object, deepest: int) -> None:
+    if deepest == 0:
+        raise ValueError
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _measure(part, deepest - 1)
 
 
 def receipt(given: str, found: Mapping[str, Any]) -> Side:
@@ -212,4 +236,7 @@ def report(given: str, found: Mapping[str, Any]) -> Side:
 def _when(found: Mapping[str, Any]) -> str:
     import time
 
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(float(found["time"])))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(float(found["time"])))
+    except (OverflowError, OSError):  # a number, and no time
+        raise ValueError from None

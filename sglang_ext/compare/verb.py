@@ -34,18 +34,18 @@ def run(one: str, other: str, *, quiet: bool = False) -> tuple[int, dict[str, An
 
 
 def meanings(a: Side, b: Side) -> Same:
-    """What the NCCL of each side takes a text for. Where neither side's version is known, nobody can say."""
-    from sglang_ext.nccl.understand import understand
-    from sglang_ext.nccl.version import parse_version, version_text
+    """What the NCCL of each side takes a text for; nobody can say where no version is known, or no rules of one."""
+    from sglang_ext.nccl.understand import taken
+    from sglang_ext.nccl.version import is_known, parse_version, version_text
 
     versions = [parse_version(text) if (text := side.nccl_version()) else None for side in (a, b)]
     for_a, for_b = versions[0] or versions[1], versions[1] or versions[0]
-    if for_a is None or for_b is None:
+    if for_a is None or for_b is None or not (is_known(for_a) and is_known(for_b)):
         return never
 
     def same(name: str, one: str | None, other: str | None) -> str | None:
-        meant = "" if one is None else understand(name, one, for_a).value
-        if meant != ("" if other is None else understand(name, other, for_b).value):
+        meant = "" if one is None else taken(name, one, for_a)
+        if meant != ("" if other is None else taken(name, other, for_b)):
             return None
         who = " and ".join(dict.fromkeys(f"NCCL {version_text(version)}" for version in (for_a, for_b)))
         return f"{who} takes both for {meant}" if meant else f"{who} takes both for unset"

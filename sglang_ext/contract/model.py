@@ -8,7 +8,7 @@ from sglang_ext.contract.names import name_fault, shown, value_fault
 from sglang_ext.quick import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Collection, Mapping, MutableMapping
 
 
 class ContractError(Exception):
@@ -94,6 +94,10 @@ class Contract:
                 f"{body.get('digest')!r}; it was edited or damaged, start the server again to write it anew"
             )
         return contract
+
+    def without(self, names: Collection[str]) -> Contract:
+        """This contract but for the terms of ``names``."""
+        return Contract({n: t for n, t in self.terms.items() if n not in names}, self.warnings)
 
     def differences(self, env: Mapping[str, str]) -> list[Difference]:
         """Every term that `env` does not meet, in order of names. An empty value is a value, not absence."""

@@ -22,6 +22,12 @@ TUNING_NAMES = frozenset({"TOKENIZERS_PARALLELISM"})
 NOT_TUNING_PREFIXES = ("SGLANG_EXT_",)
 NOT_TUNING_NAMES = frozenset({"SGLANG_EXT", "SGLANG_RUN_ID"})
 
+# What a node has of its own: the names of its interfaces and adapters, its topology, its identity. NCCL reads them per host.
+NODE_LOCAL = frozenset({
+    "NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_TOPO_FILE",
+    "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_DEBUG_FILE",
+})  # fmt: skip
+
 SECRET_WORDS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL",
     "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "BEARER", "AUTHORIZATION",

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from sglang_ext.contract.names import NODE_LOCAL
+
 TIMEOUT = 120.0  # seconds: ranks load their weights at different speed
+LONGEST = 86400.0  # seconds: a longer wait is for ever, and no timedelta holds an infinite one
 TIMEOUT_VARIABLE = "SGLANG_EXT_AGREEMENT_TIMEOUT"
 PREFIX = "sglang_ext/agreement/1"
 
 
 def timeout() -> float:
-    """Seconds to wait for the other ranks, all of them together; a value that is no number counts as not given."""
+    """Seconds to wait for the other ranks, all of them together: from 1 to a day. What is no number counts as not given."""
     try:
-        return max(float(os.environ.get(TIMEOUT_VARIABLE, "")), 1.0)
+        given = float(os.environ.get(TIMEOUT_VARIABLE, ""))
     except ValueError:
         return TIMEOUT
+    return TIMEOUT if math.isnan(given) else min(max(given, 1.0), LONGEST)
 
 
 class Store(Protocol):
@@ -36,8 +41,9 @@ class Store(Protocol):
 
 
 def differing(statements: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One clause for each thing the ranks do not agree on; ``statements`` maps rank to contract, patchset, nccl, and own: the
-    variables that need not be the same, as a launcher has set them for its own node.
+    """One clause for each thing the ranks do not agree on; ``statements`` maps rank to contract, patchset, nccl, node, and own:
+    the variables that need not be the same, as a launcher has set them for its own node. What each node has of its own
+    (`NODE_LOCAL`) is the same within a node, and there on all nodes or on none.
     """
     clauses = []
     for key, what in (("contract", "the contract"), ("patchset", "the patch set")):
@@ -46,7 +52,9 @@ def differing(statements: Mapping[int, Mapping[str, Any]]) -> list[str]:
     own = {name for s in statements.values() for name in s.get("own", ())}
     for name in sorted({n for s in statements.values() for n in s.get("nccl", {})} - own):
         values = {rank: s.get("nccl", {}).get(name) for rank, s in statements.items()}
-        if len(set(values.values())) > 1:
+        held = {(s.get("node") if name in NODE_LOCAL else None, values[rank]) for rank, s in statements.items()}
+        somewhere_only = len({value is None for _, value in held}) > 1
+        if somewhere_only or len(held) > len({node for node, _ in held}):
             clauses.append(name + " is " + _sides(values))
     return clauses
 

@@ -27,25 +27,48 @@ def listen(note: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
     What was ignored from the start stays so, and whoever started us meant it: nohup has SIGHUP ignored, a shell without job
     control SIGINT for what it starts with "&". SIGTERM is taken always: it is meant for this process, not for its terminal.
     """
+    hear_children()
     taken = [number for number in ASKING if number not in IGNORABLE or signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, note) for number in taken}
 
 
+def hear_children() -> None:
+    """Let the kernel keep how a child ended until it is asked: whoever started us with SIGCHLD ignored has it forget."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A pidfd; None where it is gone, or where there are none: a Python built for an older kernel, as conda's, or a sandbox that
+    forbids the call.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
 def send(identity: Identity, number: int) -> bool:
-    """Signal exactly this process. False when it is gone. A pidfd closes the gap between looking and signalling."""
+    """Signal exactly this process. False when it is gone, or not ours to signal.
+
+    A pidfd closes the gap between looking and signalling. Without one the gap of some microseconds stays: a process is rather
+    ended so than left running.
+    """
+    handle = open_pidfd(identity.pid)
     try:
-        handle = os.pidfd_open(identity.pid)
-    except OSError:
-        return False
-    try:
-        if not is_alive(identity):  # looked at after the pidfd: it is this process or none
+        if identity.pid <= 0 or not is_alive(identity):  # looked at after the pidfd: it is this process or none
             return False
-        signal.pidfd_send_signal(handle, number)
+        try:
+            signal.pidfd_send_signal(-1 if handle is None else handle, number)
+        except ProcessLookupError:
+            return False
+        except (OSError, AttributeError):
+            os.kill(identity.pid, number)
         return True
     except OSError:
         return False
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def carries_run(pid: int, run_id: str) -> bool:

@@ -32,20 +32,23 @@ class Guardian:
 
     def expect(self, run_id: str) -> None:
         """Tell it that something of this run is about to be started: its pid may come too late."""
-        os.write(self._writer, f"{run_id}\n".encode())
+        self._tell(run_id)
 
     def watch(self, main: Identity, run_id: str) -> None:
         """Tell it what to end."""
-        os.write(self._writer, f"{main.pid} {main.start_time} {run_id}\n".encode())
+        self._tell(f"{main.pid} {main.start_time} {run_id}")
 
     def dismiss(self) -> None:
         """Nothing is left to guard."""
-        try:
-            os.write(self._writer, b"done\n")
-        except BrokenPipeError:
-            pass  # it is gone already: somebody killed it
+        self._tell("done")
         os.close(self._writer)
         os.waitpid(self.pid, 0)
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._writer, f"{line}\n".encode())
+        except BrokenPipeError:
+            pass  # it is gone: somebody killed it
 
 
 def _await_carrier(run_id: str) -> None:

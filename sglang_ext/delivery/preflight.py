@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from sglang_ext import bootstrap
@@ -223,13 +224,28 @@ def check_values(
 
 
 def address(argv: Sequence[str]) -> tuple[str, int]:
-    """Host and port upstream will listen on, from its command line. Refused where the port is none."""
-    text = value_of(argv, ("--port",), UPSTREAM_PORT)
+    """Host and port upstream will listen on, from its command line and --config. Refused where the port is none."""
+    file = configured(argv)
+    text = value_of(argv, ("--port",), str(file.get("port", UPSTREAM_PORT)))
     # int() takes more than upstream's server can listen on, and digits of other scripts.
     port = int(text) if text.isascii() and text.isdigit() and len(text) < 100 else 0
     if not 0 < port < 65536:
         raise Refused("port_invalid", f"--port: expected a number from 1 to 65535, found {text[:40]!r}; correct it")
-    return value_of(argv, ("--host",), UPSTREAM_HOST), port
+    return value_of(argv, ("--host",), str(file.get("host", UPSTREAM_HOST))), port
+
+
+def configured(argv: Sequence[str]) -> dict[str, Any]:
+    """The arguments in the file of --config, by name: the command line's own win (sglang 0.5.23
+    srt/utils/server_args_config_parser.py). Empty where the file cannot be read: upstream has its own words for that.
+    """
+    if "--config" not in argv:
+        return {}
+    try:
+        with open(value_of(argv, ("--config",), ""), encoding="utf-8") as file:
+            found = import_module("yaml").safe_load(file)  # upstream brings it
+    except Exception:
+        return {}
+    return {str(name).replace("-", "_"): value for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def check_port(host: str, port: int) -> None:

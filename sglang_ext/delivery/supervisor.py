@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from sglang_ext.delivery.context import Context
-from sglang_ext.delivery.ending import end, listen, members
+from sglang_ext.delivery.ending import end, hear_children, listen, members
 from sglang_ext.delivery.guardian import Guardian
 from sglang_ext.delivery.options import LOG_SUBSYSTEMS, LOG_VARIABLES, log_folder
 from sglang_ext.delivery.preflight import address
@@ -56,6 +56,7 @@ class Supervisor:
         self.gone: list[str] = []  # the first workers that ended while it served, and before it did
         self.child: subprocess.Popen[bytes] | None = None
         self.main = Identity(0, 0)
+        hear_children()
         # Before anything else is started or threaded: the guardian is a bare fork.
         self.guardian = Guardian()
         listen(self._note)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 
+from sglang_ext.delivery.ending import open_pidfd
 from sglang_ext.quick import Any
 from sglang_ext.run.attestation import is_record
 from sglang_ext.run.directory import RunDirectory, RunError
@@ -52,9 +53,8 @@ class Vigil:
         self._held: dict[int, str] = {}
         self._watched: list[tuple[str, Identity]] = []
         for who, identity in attested(directory):
-            try:
-                handle = os.pidfd_open(identity.pid)
-            except OSError:
+            handle = open_pidfd(identity.pid)
+            if handle is None:
                 self._watched.append((who, identity))
                 continue
             self._held[handle] = who

@@ -105,7 +105,7 @@ class Witness:
         try:
             listener.bind(path)  # its folder is 0700: nobody can connect before the chmod
             os.chmod(path, 0o600)
-            listener.listen(8)
+            listener.listen(128)
         finally:
             os.close(handle)
         threading.Thread(target=self._loop, args=(listener,), name="sglang-ext-witness", daemon=True).start()

@@ -25,18 +25,31 @@ class Pin(NamedTuple):
 
 
 def parse(requirement: str) -> tuple[str, list[Pin]]:
-    """The name and clauses of a Requires-Dist line (PEP 508); extras and markers are of no interest here."""
-    text = requirement.partition(";")[0].replace("(", " ").replace(")", " ").strip()
+    """The name and clauses of a Requires-Dist line (PEP 508); no clause where its marker is not for this environment."""
+    text, _, marker = requirement.partition(";")
+    text = text.replace("(", " ").replace(")", " ").strip()
     end = next((i for i, ch in enumerate(text) if not (ch.isalnum() or ch in "-_.")), len(text))
     name, rest = text[:end], text[end:].strip()
     if rest.startswith("["):
         rest = rest.partition("]")[2]
-    pins = []
+    pins: list[Pin] = []
+    if marker and not applies(marker):
+        return name, pins
     for clause in rest.split(","):
         operator = next((op for op in OPERATORS if clause.strip().startswith(op)), None)
         if operator:
             pins.append(Pin(operator, clause.strip()[len(operator) :].strip()))
     return name, pins
+
+
+def applies(marker: str) -> bool:
+    """Is a requirement with this marker one here, without any extra? Nobody can tell which extras were asked for."""
+    try:
+        from packaging.markers import Marker  # upstream brings it
+
+        return bool(Marker(marker).evaluate({"extra": ""}))
+    except Exception:
+        return "extra" not in marker
 
 
 def rejects(pin: Pin, installed: str) -> bool:

@@ -9,7 +9,7 @@ from sglang_ext.nccl import library
 from sglang_ext.nccl.conf import ConfFiles, load, read_file
 from sglang_ext.nccl.finding import UNKNOWN, Finding
 from sglang_ext.nccl.lint import lint
-from sglang_ext.nccl.version import NEWEST_KNOWN, OLDEST_KNOWN, version_text
+from sglang_ext.nccl.version import NEWEST_KNOWN, OLDEST_KNOWN, is_known, version_text
 from sglang_ext.quick import NamedTuple
 
 
@@ -39,7 +39,7 @@ def look_ahead(
     started_with |= {name: value for name, value in wanted.items() if value is not None}
     conf = load(started_with, version, home(), read)
     findings = lint(started_with, version, conf=conf, wanted=wanted)
-    if version is not None and not OLDEST_KNOWN[:2] <= version[:2] <= NEWEST_KNOWN[:2]:
+    if version is not None and not is_known(version):
         known = f"{version_text(OLDEST_KNOWN[:2])} to {version_text(NEWEST_KNOWN[:2])}"
         message = f"NCCL {version_text(version)}: its rules are not known, those of {known} are; the rest is a guess"
         findings.append(Finding("nccl_unknown", UNKNOWN, None, message))

@@ -113,8 +113,11 @@ def must_match(name: str, version: tuple[int, ...] | None) -> bool | None:
     return variable.must_match
 
 
-def suggest(name: str) -> str | None:
-    """The known name that was most likely meant, or None. Never a known name itself."""
+def suggest(name: str, version: tuple[int, ...] | None = None) -> str | None:
+    """The known name that was most likely meant, or None; of two as near the one that ``version`` reads.
+
+    Never a known name itself.
+    """
     if len(name) > 80 or name in _table():
         return None
     plain = name.removeprefix("export ").strip().replace("-", "_").upper()
@@ -123,8 +126,8 @@ def suggest(name: str) -> str | None:
     if (other := opposite(name)) in _table():
         return other
     if name.startswith(PREFIX):
-        return _nearest(name)
-    return _nearest(plain) if plain.startswith(PREFIX) else _slip_of_prefix(plain)
+        return _nearest(name, version)
+    return _nearest(plain, version) if plain.startswith(PREFIX) else _slip_of_prefix(plain)
 
 
 def opposite(name: str) -> str | None:
@@ -135,18 +138,22 @@ def opposite(name: str) -> str | None:
     return None
 
 
-def _nearest(name: str) -> str | None:
+def _nearest(name: str, version: tuple[int, ...] | None) -> str | None:
     # Short names lie close together: NCCL_NOT is not a slip of NCCL_NET that anybody can know.
     limit = 2 if len(name) >= len(PREFIX) + 5 else 1
-    best: tuple[int, str] | None = None
+    best: tuple[int, bool, str] | None = None
     letters = set(name)
     for known in _table():
         # A change takes one letter away and adds one: a quick look spares most comparisons.
         if abs(len(known) - len(name)) <= limit and len(letters ^ set(known)) <= 2 * limit:
             far = distance(name[len(PREFIX) :], known[len(PREFIX) :], limit)
-            if far <= limit and (best is None or far < best[0]):
-                best = far, known
-    return best[1] if best else None
+            if far > limit:
+                continue
+            variable = get(known)
+            unread = version is not None and variable is not None and not alive(variable, version)
+            if best is None or (far, unread) < best[:2]:
+                best = far, unread, known
+    return best[2] if best else None
 
 
 def _slip_of_prefix(plain: str) -> str | None:

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from sglang_ext.nccl import lists
 from sglang_ext.nccl.catalogue import alive, get
 from sglang_ext.nccl.finding import FAIL, NOTE, UNKNOWN, Finding, library, shown
-from sglang_ext.nccl.understand import understand
+from sglang_ext.nccl.understand import taken, understand
 from sglang_ext.nccl.version import NEWEST_KNOWN
 
 # Up to 2.23 Ring makes up for an algorithm that is missing; in between, with every protocol (NVIDIA/nccl issue 1304).
 PROTOCOL_LOST_SINCE, PROTOCOL_KEPT_SINCE = (2, 19), (2, 22)
 RING_MADE_UP_BEFORE = lists.PER_FUNCTION_SINCE
 ALIASES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
+# NCCL 2.30.7 src/graph/connect.cc:503: the channels are cut to the smaller maximum, then copied up to the larger minimum.
+# Of two names for one bound the first counts.
+LEAST, MOST = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"), ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS")
+MOST_SOCKETS = 64  # NCCL 2.30.7 src/transport/net_socket.cc:391, per connection
 # What a loaded plugin can do, for those named by a variable; NCCL also looks for one of each kind by itself.
 PLUGINS = {
     "NCCL_ENV_PLUGIN": "it answers every look-up of a variable and may override all of them",
@@ -34,13 +38,16 @@ def combinations(env: Mapping[str, str], version: tuple[int, ...] | None) -> lis
         *_lists(live, version),
         *_plugins(live),
         *_aliases(live, version),
+        *_channels(live, version),
+        *_sockets(live, version),
         *_log(live, version),
     ]
 
 
 def _peer_to_peer(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Finding]:
     disabled = understand("NCCL_P2P_DISABLE", env.get("NCCL_P2P_DISABLE", ""), version).value == "1"
-    if not disabled or not understand("NCCL_P2P_LEVEL", env.get("NCCL_P2P_LEVEL", ""), version).value:
+    # LOC is what NCCL_P2P_DISABLE=1 sets the level to: src/graph/paths.cc:251.
+    if not disabled or understand("NCCL_P2P_LEVEL", env.get("NCCL_P2P_LEVEL", ""), version).value in ("", "LOC"):
         return []
     message = (
         "NCCL_P2P_DISABLE: expected it absent beside NCCL_P2P_LEVEL, found 1, which beats "
@@ -143,7 +150,7 @@ def _aliases(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Fi
     for old, new in ALIASES.items():
         if not env.get(old) or not env.get(new):
             continue
-        one, other = understand(old, env[old], version).value, understand(new, env[new], version).value
+        one, other = taken(old, env[old], version), taken(new, env[new], version)
         if one != other and other not in ("", "-2"):
             message = (
                 f"{old}: expected it absent beside {new}, found {shown(env[old])}, which "
@@ -151,6 +158,57 @@ def _aliases(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Fi
             )
             found.append(Finding("conflict", FAIL, old, message))
     return found
+
+
+def _channels(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Finding]:
+    """Bounds on the number of channels of which one undoes another."""
+    bounds = [_bound(env, names, version) for names in (LEAST, MOST, ("NCCL_MIN_CTAS",), ("NCCL_MAX_CTAS",))]
+    least, most, least_ctas, most_ctas = bounds
+    found = []
+    if least_ctas and most_ctas and least_ctas[1] > most_ctas[1]:  # src/init.cc:2190
+        becomes = f"which {library(version)} lowers to {most_ctas[1]}"
+        found.append(
+            _bounds(FAIL, least_ctas[0], f"no more than {most_ctas[0]}={shown(env[most_ctas[0]])}", env, becomes)
+        )
+        least_ctas = None  # it asks for no more than the maximum now
+    for high in (most, most_ctas):
+        for low in (least, least_ctas):
+            if low and high and low[1] > high[1]:
+                becomes = (
+                    f"which {low[0]}={shown(env[low[0]])} beats: {library(version)} keeps the first {high[1]} channels, and "
+                    f"copies them until there are {low[1]}"
+                )
+                # A note: NCCL's guide has it as a way to use the first channels only, and more than once.
+                found.append(_bounds(NOTE, high[0], f"no less than {low[0]}", env, becomes))
+    return found
+
+
+def _bound(env: Mapping[str, str], names: tuple[str, ...], version: tuple[int, ...] | None) -> tuple[str, int] | None:
+    """The first of these names that says something, and the number NCCL takes it for."""
+    for name in names:
+        value = taken(name, env.get(name, ""), version)
+        if value not in ("", "-2"):  # -2: automatic
+            return name, int(value)
+    return None
+
+
+def _bounds(severity: str, name: str, expected: str, env: Mapping[str, str], becomes: str) -> Finding:
+    message = f"{name}: expected {expected}, found {shown(env[name])}, {becomes}; change one of the two"
+    return Finding("conflict", severity, name, message)
+
+
+def _sockets(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Finding]:
+    """Threads times sockets: too many of them take sockets away."""
+    name, other = "NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"
+    each, threads = _bound(env, (name,), version), _bound(env, (other,), version)
+    if not each or not threads or threads[1] < 1 or each[1] * threads[1] <= MOST_SOCKETS:
+        return []
+    most = MOST_SOCKETS // threads[1]
+    message = (
+        f"{name}: expected at most {MOST_SOCKETS} sockets with {other}={shown(env[other])}, found {shown(env[name])} for each, "
+        f"for which {library(version)} takes {most}; write {most}"
+    )
+    return [Finding("conflict", FAIL, name, message)]
 
 
 def _log(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Finding]:
@@ -164,8 +222,7 @@ def _log(env: Mapping[str, str], version: tuple[int, ...] | None) -> list[Findin
     named = value.removeprefix("^").split(",")
     if ("ENV" in named or "ALL" in named) != value.startswith("^"):
         return []
-    message = (
-        f"NCCL_DEBUG_SUBSYS: expected ENV in it, found {shown(text)}, which hides the lines that say what NCCL has read; "
-        "add ENV (and INIT, TUNING)"
-    )
+    fix = "take ENV out of what it excludes" if value.startswith("^") else "add ENV (and INIT, TUNING)"
+    hides = "which hides the lines that say what NCCL has read"
+    message = f"NCCL_DEBUG_SUBSYS: expected ENV in it, found {shown(text)}, {hides}; {fix}"
     return [Finding("log_hidden", NOTE, "NCCL_DEBUG_SUBSYS", message)]

@@ -57,12 +57,23 @@ LIMITS = {
     "NCCL_MAX_CTAS": Limit(1, 64, above="64"),
     "NCCL_MIN_CTAS": Limit(1, 64, above="64"),
     "NCCL_NUM_RMA_CTX": Limit(0),
+    "NCCL_NCHANNELS_PER_NET_PEER": Limit(1),  # NCCL 2.30.7 src/init.cc:2040
+    "NCCL_P2P_MAX_PEERS": Limit(1),  # src/init.cc:2092
     "NCCL_CGA_CLUSTER_SIZE": Limit(0, 8, above="8"),
     "NCCL_SOCKET_NTHREADS": Limit(0, 16, below=UNDEFINED, above="16"),
     "NCCL_NTHREADS": Limit(64, 512, below="64", above="512"),
     "NCCL_LL128_NTHREADS": Limit(160, 640, below="160", above="640"),
     "NCCL_IB_SUBNET_PREFIX_LEN": Limit(1, 32, below=REFUSED, above=REFUSED),
 }
+# Before, 0 was a number like others: src/graph/paths.cc.
+LIMITED_SINCE: dict[str, tuple[int, ...]] = {"NCCL_NCHANNELS_PER_NET_PEER": (2, 28)}
+# Kept in an int, which is all that is done to them: src/include/comm.h buffSizes, p2pChunkSize.
+KEPT_IN_INT = frozenset({
+    "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE",
+})  # fmt: skip
+# NCCL_WORK_FIFO_BYTES, src/init.cc devCommSetup: a uint32_t, but for two releases; no larger than this in any.
+LARGEST_FIFO, LONG_FIFO = 2**30, ((2, 26, 5), (2, 27))
 FEWER_CHANNELS_BEFORE, FEWER_CHANNELS = (2, 25), 32
 THREADS = frozenset({"NCCL_NTHREADS", "NCCL_LL128_NTHREADS"})
 
@@ -153,10 +164,15 @@ def integer(variable: Variable, text: str, version: tuple[int, ...], who: str) -
         faults.append(misfit("value_misread", name, wanted, text, f"{reads}: a leading 0 means octal", fix))
     elif number.octal or number.rest or text[0] in BLANKS or text[0] == "+":
         faults.append(misfit("value_unclear", name, wanted, text, reads, f"write {value}"))
-    code, becomes = _range(variable, number.value, version, who)
+    code, becomes, _ = _range(variable, number.value, version, who)
     if becomes:
         faults.append(misfit(code, name, wanted, text, becomes, f"write {_example(variable)}"))
     return ("" if code == "value_ignored" else value), faults
+
+
+def taken(variable: Variable, value: int, version: tuple[int, ...]) -> str:
+    """What NCCL goes on with, of a number that it has read: 512 of NCCL_NTHREADS=100. "" where it ignores it."""
+    return _range(variable, value, version, "")[2]
 
 
 def _expected(variable: Variable) -> str:
@@ -174,7 +190,11 @@ def _example(variable: Variable) -> str:
         return f"a multiple of 32 from {limit.low} to {limit.high}"
     if limit is not None:
         return f"a number from {limit.low} on" if limit.high is None else f"a number from {limit.low} to {limit.high}"
-    return "a power of two" if variable.name == "NCCL_WORK_FIFO_BYTES" else _expected(variable)
+    if variable.name in KEPT_IN_INT:
+        return f"a number below {2**31}"
+    if variable.name == "NCCL_WORK_FIFO_BYTES":
+        return f"a power of two up to {LARGEST_FIFO}"
+    return _expected(variable)
 
 
 def listed(variable: Variable) -> tuple[int, ...]:
@@ -185,47 +205,60 @@ def listed(variable: Variable) -> tuple[int, ...]:
     return tuple(int(head) for head in heads if head.lstrip("-").isdecimal())
 
 
-def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -> tuple[str, str]:
-    """Code and clause for a number that is read rightly and then not taken as it is; two empty texts for a good one."""
-    name = variable.name
+def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -> tuple[str, str, str]:
+    """Of a number that is read rightly: code and clause where it is not taken as it is, or two empty texts; what is taken."""
+    name, same = variable.name, str(value)
+    good = "", "", same
     allowed = (0, 1) if variable.kind == "bool" else listed(variable)
     if name in OTHERS_IGNORED and version >= OTHERS_IGNORED[name]:
-        return ("", "") if value in allowed else ("value_ignored", f"which {who} ignores")
+        return good if value in allowed else ("value_ignored", f"which {who} ignores", "")
     if name in ONLY_ONE:
-        return ("", "") if value in allowed else ("value_misread", f"which {who} takes for off: only 1 means on")
-    if name == "NCCL_WORK_FIFO_BYTES" and value & (value - 1):
-        return "value_ignored", f"which is no power of two: {who} takes its default"
-    if (
-        str(value) == variable.default
-    ):  # -1 or -2, where that is how "automatic" is written; anywhere else it is a number
-        return "", ""
-    if name in LIMITS and (short := wrapped(value)) != value:
-        return "value_misread", f"which does not fit into 32 bits: {who} takes it for {short}"
-    if name in LIMITS:
+        return good if value in allowed else ("value_misread", f"which {who} takes for off: only 1 means on", "0")
+    if name == "NCCL_WORK_FIFO_BYTES":
+        return _fifo(value, version, who)
+    if same == variable.default:  # -1 or -2, where that is how "automatic" is written; anywhere else it is a number
+        return good
+    limited = name in LIMITS and version >= LIMITED_SINCE.get(name, (0,))
+    if (limited or name in KEPT_IN_INT) and (short := wrapped(value)) != value:
+        becomes = f"which does not fit into 32 bits: {who} takes it for {short}"
+        return "value_misread", becomes, _limit(name, short, version, who)[2] if limited else str(short)
+    if limited:
         return _limit(name, value, version, who)
     if allowed and value not in allowed:
-        taken = f"which {who} takes for on" if variable.kind == "bool" else f"which {who} has no documented meaning for"
-        return "value_unclear", taken
-    return "", ""
+        meaning = (
+            f"which {who} takes for on" if variable.kind == "bool" else f"which {who} has no documented meaning for"
+        )
+        return "value_unclear", meaning, same
+    return good
 
 
-def _limit(name: str, value: int, version: tuple[int, ...], who: str) -> tuple[str, str]:
+def _fifo(value: int, version: tuple[int, ...], who: str) -> tuple[str, str, str]:
+    short = value if LONG_FIFO[0] <= version < LONG_FIFO[1] else value % 2**32
+    if short & (short - 1):
+        return "value_ignored", f"which is no power of two: {who} takes its default", ""
+    most = str(min(short, LARGEST_FIFO))
+    if short != value:
+        return "value_misread", f"which does not fit into 32 bits: {who} takes it for {most}", most
+    return ("", "", most) if short <= LARGEST_FIFO else ("value_misread", f"which {who} takes for {most}", most)
+
+
+def _limit(name: str, value: int, version: tuple[int, ...], who: str) -> tuple[str, str, str]:
     low, high, below, above = LIMITS[name]
-    ignored = "value_ignored", f"which {who} ignores"
+    same, ignored = str(value), ("value_ignored", f"which {who} ignores", "")
     if high == _CHANNELS.high and version < FEWER_CHANNELS_BEFORE:
         high, above = FEWER_CHANNELS, str(FEWER_CHANNELS)
     if name in THREADS and value <= 0:
         below = ""
     elif name in THREADS and value % 32:
-        return "value_misread", f"which is no multiple of 32: {who} takes {above}"
+        return "value_misread", f"which is no multiple of 32: {who} takes {above}", above
     if below == UNDEFINED and value < low:
-        return "value_unclear", f"for which {who} has no documented meaning"
+        return "value_unclear", f"for which {who} has no documented meaning", same
     if REFUSED in (below, above) and (value < low or (high is not None and value > high)):
-        return "value_refused", f"with which {who} refuses to connect"
+        return "value_refused", f"with which {who} refuses to connect", same
     if value < low:
-        return ("value_misread", f"which {who} takes for {below}") if below else ignored
+        return ("value_misread", f"which {who} takes for {below}", below) if below else ignored
     if high is not None and value > high:
         # More channels than there can be is what people write for "all of them"; anything else was meant.
         code = "value_unclear" if name.endswith(("CHANNELS", "NRINGS", "CTAS")) else "value_misread"
-        return (code, f"which {who} takes for {above}") if above else ignored
-    return "", ""
+        return (code, f"which {who} takes for {above}", above) if above else ignored
+    return "", "", same

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from sglang_ext.nccl.catalogue import PREFIX, Variable, get, gone, opposite, suggest, too_new
 from sglang_ext.nccl.combine import combinations
-from sglang_ext.nccl.conf import ENVIRONMENT, FILE_VARIABLE, ConfFiles, merged
+from sglang_ext.nccl.conf import ENVIRONMENT, FILE_VARIABLE, FILE_VARIABLE_SINCE, ConfFiles, merged
 from sglang_ext.nccl.finding import FAIL, NOTE, UNKNOWN, Finding, library, shown
-from sglang_ext.nccl.understand import understand
+from sglang_ext.nccl.understand import taken, understand
 from sglang_ext.nccl.version import NEWEST_KNOWN, version_text
 
 # Names that look like NCCL's own and are read by somebody else, or by nobody: base images set NCCL_VERSION.
@@ -54,7 +54,7 @@ def lint(
         value, source = seen[name]
         variable = get(name)
         if variable is None:
-            told = _stranger(name, strangers <= MOST_STRANGERS)
+            told = _stranger(name, version, strangers <= MOST_STRANGERS)
         else:
             told = _age(variable, version, wanted) or list(understand(name, value, version).faults)
         findings += told if source == ENVIRONMENT else [_from_file(finding, source) for finding in told]
@@ -72,16 +72,19 @@ def _ours(name: str) -> bool:
     return len(name) <= LONGEST_NAME and name.strip().removeprefix("export ").strip()[:1] in ("N", "n")
 
 
-def _stranger(name: str, compare: bool) -> list[Finding]:
+def _stranger(name: str, version: tuple[int, ...] | None, compare: bool) -> list[Finding]:
     """A name no release knows. Comparing it with all known ones takes a millisecond."""
-    meant = suggest(name) if compare else None
+    meant = suggest(name, version) if compare else None
     by_prefix = (why for start, why in ELSEWHERE_PREFIXES.items() if name.startswith(start))
     who = ELSEWHERE.get(name) or next(by_prefix, None)
     if meant is not None and who is None:
         if meant == opposite(name):
             found = f"found the opposite of {meant}; write that, with the opposite value"
         else:
-            found = f"found what looks like a slip of {meant}; write {meant}"
+            found = f"found what looks like a slip of {meant}"
+            variable = get(meant)
+            unread = variable and _unread(variable, NEWEST_KNOWN if version is None else version)
+            found += f", {unread[1]}; leave it out" if unread else f"; write {meant}"
         message = f"{shown(name)}: expected a name that NCCL reads, {found}"
         return [Finding("name_misspelt", FAIL, name, message)]
     if not name.startswith(PREFIX):
@@ -109,17 +112,25 @@ def _age(variable: Variable, version: tuple[int, ...] | None, wanted: Mapping[st
     """What is to say where the release does not read the variable; a failure only where the contract demands it."""
     rules = NEWEST_KNOWN if version is None else version
     severity = FAIL if wanted.get(variable.name) is not None else NOTE
-    if too_new(variable, rules):
-        code, why = "name_too_new", f"one that came with {variable.introduced}"
-    elif variable.unused:
-        code, why = "name_dead", "one that no release reads"
-    elif gone(variable, rules):
-        code, why = "name_dead", f"one that is not read any more since {variable.removed}"
-        severity = severity if version is not None else NOTE  # the library may be an older one, which reads it
-    else:
+    unread = _unread(variable, rules)
+    if unread is None:
         return []
+    code, why = unread
+    if version is None and not variable.unused and gone(variable, rules):
+        severity = NOTE  # the library may be an older one, which reads it
     message = f"{variable.name}: expected a name that {library(version)} reads, found {why}; leave it out"
     return [Finding(code, severity, variable.name, message)]
+
+
+def _unread(variable: Variable, rules: tuple[int, ...]) -> tuple[str, str] | None:
+    """Code and clause for a variable that the release does not read; None for one that it does."""
+    if too_new(variable, rules):
+        return "name_too_new", f"one that came with {variable.introduced}"
+    if variable.unused:
+        return "name_dead", "one that no release reads"
+    if gone(variable, rules):
+        return "name_dead", f"one that is not read any more since {variable.removed}"
+    return None
 
 
 def _from_file(finding: Finding, path: str) -> Finding:
@@ -150,7 +161,8 @@ def _files(
             else:
                 message = f"{shown(name)}: {says}, which NCCL adds to the environment by itself"
                 found.append(Finding("conf_sets", NOTE, name, message))
-    named = env.get(FILE_VARIABLE)
+    reads_it = (NEWEST_KNOWN if version is None else version) >= FILE_VARIABLE_SINCE
+    named = env.get(FILE_VARIABLE) if reads_it else None  # an older one reads ~/.nccl.conf whatever that says
     if named and named not in {file.path for file in conf.files} | set(conf.unreadable) and conf.looked:
         message = (
             f"{FILE_VARIABLE}: expected a file, found none at {shown(named)}; NCCL reads neither it nor ~/.nccl.conf"
@@ -165,4 +177,4 @@ def _files(
 def _same(name: str, value: str, want: str | None, version: tuple[int, ...] | None) -> bool:
     if want is None or value == want:
         return value == want
-    return get(name) is not None and understand(name, value, version).value == understand(name, want, version).value
+    return get(name) is not None and taken(name, value, version) == taken(name, want, version)

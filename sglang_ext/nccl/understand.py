@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sglang_ext.nccl import lists, words
+from sglang_ext.hide import holds_credentials
+from sglang_ext.nccl import integers, lists, words
 from sglang_ext.nccl.catalogue import Variable, alive, distance, get
 from sglang_ext.nccl.finding import NOTE, Finding, library, misfit, shown
 from sglang_ext.nccl.integers import BLANKS, integer
@@ -21,7 +22,10 @@ LONGEST_READ = 65536  # characters; nothing any rule can use is longer
 
 
 class Meaning(NamedTuple):
-    """``value`` is canonical; ``faults`` say where it is not what the text seems to say, or where NCCL ends over it."""
+    """``value`` is canonical, of a number what NCCL reads and logs; `taken` says what it goes on with.
+
+    ``faults`` say where it is not what the text seems to say, or where NCCL ends over it.
+    """
 
     value: str
     faults: tuple[Finding, ...] = ()
@@ -44,6 +48,14 @@ def understand(name: str, text: str, version: tuple[int, ...] | None) -> Meaning
     return Meaning(value, tuple(faults))
 
 
+def taken(name: str, text: str, version: tuple[int, ...] | None) -> str:
+    """What that release goes on with: `Meaning.value`, and of a number what its bounds leave of it."""
+    value, variable = understand(name, text, version).value, get(name)
+    if variable is None or variable.parser != "integer" or value == "":
+        return value
+    return integers.taken(variable, int(value), NEWEST_KNOWN if version is None else version)
+
+
 def _quotes(variable: Variable, text: str, value: str, who: str) -> list[Finding]:
     """Quotes that a shell would have taken off, and an env-file or a configuration file leaves on."""
     bare = text.strip(BLANKS)
@@ -54,7 +66,8 @@ def _quotes(variable: Variable, text: str, value: str, who: str) -> list[Finding
         becomes = f"where {who} takes the quotes as part of it"
     else:
         becomes = f"which {who} " + (f"reads as {shown(value)}" if value else "does not take for a value")
-    fix = f"write {inner} without quotes" if inner.isprintable() and 0 < len(inner) <= 60 else "write it without quotes"
+    plain = inner.isprintable() and 0 < len(inner) <= 60 and not holds_credentials(inner)
+    fix = f"write {inner} without quotes" if plain else "write it without quotes"
     return [misfit("quoted", variable.name, "a value without quotes", text, becomes, fix)]
 
 
@@ -123,5 +136,9 @@ RULES: dict[str, Callable[[Variable, str, tuple[int, ...], str], tuple[str, list
     "magic": words.magic,
     "factor": words.factor,
     "interface": words.interface,
+    "name_list": words.name_list,
+    "rendezvous": words.rendezvous,
+    "cpus": words.cpus,
+    "address_range": words.address_range,
     "text": words.as_it_is,
 }

@@ -13,6 +13,7 @@ from sglang_ext.nccl.lists import lower
 from sglang_ext.quick import NamedTuple
 
 Answer = tuple[str, list[Finding]]
+REFUSED = "(refused)"  # of a text with which NCCL does not start, where the text itself would read as "not set"
 TYPED_SINCE = (2, 30, 7)  # DEFINE_NCCL_PARAM, src/include/param/parser_*.h: strict words, blanks trimmed
 
 # src/graph/topo.cc topoPathTypeStr, nearest first; the newer ones with their first release.
@@ -64,7 +65,7 @@ def level(variable: Variable, text: str, version: tuple[int, ...], who: str) -> 
         old = wrapped(number.value)
         if old < 0:
             becomes = f"a number {who} cannot hold, so that it reads past its table"
-            return "", [misfit("value_refused", variable.name, expected, text, becomes, "write SYS")]
+            return text, [misfit("value_refused", variable.name, expected, text, becomes, "write SYS")]
         found = OLD_LEVELS[min(old, len(OLD_LEVELS) - 1)]
         code = "value_unclear" if text == str(old) else "value_misread"
         return found, [misfit(code, variable.name, expected, text, f"which means {found}", f"write {found}")]
@@ -212,7 +213,7 @@ def folded(variable: Variable, text: str, version: tuple[int, ...], who: str) ->
     """NCCL_NET: a network's name in any case, compared with what is there; only the running library can know which are."""
     if text == "":
         becomes = f"which is the name of no network, so that {who} does not start"
-        return text, [misfit("value_refused", variable.name, "the name of a network", text, becomes, "unset it")]
+        return REFUSED, [misfit("value_refused", variable.name, "the name of a network", text, becomes, "unset it")]
     if text != text.strip():
         return lower(text), [_edge(variable, text, who)]
     return lower(text), []
@@ -247,7 +248,81 @@ def interface(variable: Variable, text: str, version: tuple[int, ...], who: str)
         return "", [
             misfit("value_ignored", variable.name, "an interface's name", text, becomes, "write the whole name")
         ]
-    return as_it_is(variable, text, version, who)
+    return name_list(variable, text, version, who)
+
+
+def name_list(variable: Variable, text: str, version: tuple[int, ...], who: str) -> Answer:
+    """NCCL 2.30.7 src/misc/utils.cc:189 parseStringList, with ^ and = in front taken off: names, or name:port, letter by letter.
+
+    Nothing is trimmed: "a, b" names "a" and " b". Only the numbers after a colon go through atoi, which skips blanks.
+    """
+    grouped = variable.name == "NCCL_NET_FORCE_MERGE"  # joined by ";", without ^ and =: src/graph/topo.cc:1319
+    listed = text if grouped else text.removeprefix("^").removeprefix("=")
+    names = [entry.partition(":")[0] for entry in (listed.replace(";", ",") if grouped else listed).split(",")]
+    odd = next((name for name in names if name != name.strip(BLANKS)), None)
+    if odd is None:
+        return text, []
+    front, plain = text[: len(text) - len(listed)], ";".join(map(_trimmed, listed.split(";") if grouped else [listed]))
+    what = "the carriage return" if odd.endswith("\r") else "the blank"
+    becomes = f"where {who} takes {what} as part of a name"
+    return text, [misfit("value_misread", variable.name, shown(front + plain), text, becomes, f"take {what} out")]
+
+
+def _trimmed(names: str) -> str:
+    return ",".join(name.strip(BLANKS) for name in names.split(",") if name.strip(BLANKS))
+
+
+def rendezvous(variable: Variable, text: str, version: tuple[int, ...], who: str) -> Answer:
+    """NCCL_COMM_ID, NCCL 2.30.7 src/misc/socket.cc:233 ncclSocketGetAddrFromString: without a port it takes 65535, or 0."""
+    expected, fix = "an address and a port", "write it like 10.0.0.1:29500, [fe80::1]:29500 or a-host:29500"
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        port, broken = rest[1:], not closed  # what stands between "]" and the port is never looked at
+    else:
+        host, _, port = next((entry for entry in text.split(",") if entry), "").partition(":")
+        broken = host == "" or host != host.strip(BLANKS)
+    if broken or len(text) < 2:
+        becomes = f"which {who} refuses when a communicator is made"
+        return text or REFUSED, [misfit("value_refused", variable.name, expected, text, becomes, fix)]
+    number = strtoll(port, 10)
+    if number.digits and not number.rest.strip(BLANKS) and 0 < number.value < 2**16:
+        return text, []
+    becomes = f"of which {who} takes {number.value} for the port" if number.digits else f"in which {who} finds no port"
+    return text, [misfit("value_misread", variable.name, expected, text, becomes, fix)]
+
+
+def cpus(variable: Variable, text: str, version: tuple[int, ...], who: str) -> Answer:
+    """NCCL_PROXY_CPUSET, NCCL 2.30.7 src/include/cpuset.h:76 ncclStrListToCpuset: strtoull of each entry; 0-7 is CPU 0 alone."""
+    numbers = [strtoll(entry) for entry in text.split(",") if entry]
+    value = ",".join(map(str, sorted({number.value for number in numbers})))
+    if all(number.digits and not number.octal and not number.rest.strip(BLANKS) for number in numbers):
+        return value, []
+    becomes, fix = f"which {who} reads as {shown(value)}", "write each number, in plain digits"
+    return value, [misfit("value_misread", variable.name, "numbers of CPUs joined by commas", text, becomes, fix)]
+
+
+def address_range(variable: Variable, text: str, version: tuple[int, ...], who: str) -> Answer:
+    """NCCL_IB_ADDR_RANGE, NCCL 2.30.7 src/transport/net_ib/connect.cc:120: one address and the length of its prefix."""
+    if text == "":
+        return "", []
+    import socket
+
+    address, slash, length = text[:127].partition("/")
+    longest = 0
+    for family, bits in ((socket.AF_INET, 32), (socket.AF_INET6, 128)):  # which counts is NCCL_IB_ADDR_FAMILY's
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            continue
+        longest = bits
+    number = strtoll(length, 10)
+    name, expected, fix = variable.name, "an address range", "write it like 10.1.0.0/16"
+    if not (slash and longest and number.value <= longest):
+        return "", [misfit("value_ignored", name, expected, text, f"which {who} ignores", fix)]
+    value = f"{address}/{number.value}"
+    if number.digits and not number.rest and number.value >= 0:
+        return value, []
+    return value, [misfit("value_misread", name, expected, text, f"which {who} reads as {shown(value)}", fix)]
 
 
 # Texts in which a blank at an end has a use, or does no harm.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_ext.reasons.model import FAIL, NOTE, UNKNOWN, Reason
+from sglang_ext.reasons.model import EXCLUDED, FAIL, INCONCLUSIVE, NOTE, UNKNOWN, UNRECONCILED, Reason
 
 ROWS: dict[str, Reason] = {
     "suite_invalid": Reason(
@@ -13,7 +13,8 @@ ROWS: dict[str, Reason] = {
     ),
     "receipt_unwritable": Reason(
         FAIL,
-        "A receipt, page or plan cannot be written where --json or --html says, or would replace what it is made of.",
+        "A receipt, page, plan, or report cannot be written where --json or --html says, or would replace what it "
+        "is made of, or anything that is not the like of it.",
         "Name a file of its own in a writable folder.",
         2,
     ),
@@ -112,6 +113,7 @@ ROWS: dict[str, Reason] = {
         "Heat, a power brake or the board held a GPU's clocks down during a run. It ends no campaign: the launch's "
         "pair is excluded.",
         "Cool the machine or lower its power limit for all arms alike; docs/machine-state.md has each reason.",
+        makes=EXCLUDED,
     ),
     "throttling_unseen": Reason(
         NOTE,
@@ -128,12 +130,14 @@ ROWS: dict[str, Reason] = {
         "A GPU's clocks were lower in one run than in another of the same launch, and no power cap explains it. It ends no "
         "campaign: the launch's pair is excluded.",
         "Lock the clocks (nvidia-smi -lgc), or see what changed them: heat, another user, an application clock.",
+        makes=EXCLUDED,
     ),
     "pcie_degraded": Reason(
         FAIL,
         "The PCIe link of a GPU was slower or narrower under load in one run than in another of the same launch. It ends "
         "no campaign: the launch's pair is excluded.",
         "Look at the kernel's log for link errors; reseat the card or its riser.",
+        makes=EXCLUDED,
     ),
     "pcie_below_maximum": Reason(
         NOTE,
@@ -145,6 +149,7 @@ ROWS: dict[str, Reason] = {
         "A GPU's memory had errors that could not be corrected, or rows of it wait to be replaced. It ends no campaign: the "
         "launch's pair is excluded.",
         "Reset or replace the GPU; nvidia-smi -q has the counts.",
+        makes=EXCLUDED,
     ),
     "ecc_corrected": Reason(
         NOTE,
@@ -155,17 +160,20 @@ ROWS: dict[str, Reason] = {
         FAIL,
         "A process that is not the server's held a GPU during the launch. It ends no campaign: the launch's pair is excluded.",
         "Keep others off the GPUs until the campaign has ended.",
+        makes=EXCLUDED,
     ),
     "cpu_steal": Reason(
         FAIL,
         "The hypervisor gave a part of the CPUs' time to other machines during the launch. It ends no campaign: the launch's "
         "pair is excluded.",
         "Measure on a machine of your own, or on reserved CPUs.",
+        makes=EXCLUDED,
     ),
     "cpu_throttled": Reason(
         FAIL,
         "Heat held a CPU back during the launch. It ends no campaign: the launch's pair is excluded.",
         "Cool the machine; the kernel's log has the events.",
+        makes=EXCLUDED,
     ),
     "cpu_busy": Reason(
         NOTE,
@@ -182,6 +190,7 @@ ROWS: dict[str, Reason] = {
         "The machine is not what it was in the campaign's first launch: driver, firmware, power limit, clocks, link or governor; "
         "or a running server's GPUs are not the like of the first one's. It ends no campaign: the launch's pair is excluded.",
         "Set it back, or begin a new campaign.",
+        makes=EXCLUDED,
     ),
     "campaign_folder": Reason(
         FAIL,
@@ -199,7 +208,7 @@ ROWS: dict[str, Reason] = {
     "journal_damaged": Reason(
         FAIL,
         "A file in the campaign folder is torn, or is not as the campaign wrote it.",
-        "Move the named file away: its block is repeated.",
+        "A launch's file: move it away, and its block is repeated. campaign.json: restore it, or begin again with another --out.",
         2,
     ),
     "receipt_unreadable": Reason(
@@ -228,6 +237,7 @@ ROWS: dict[str, Reason] = {
         FAIL,
         "A launch came to no figure. It ends no campaign: the launch's pair is excluded.",
         "See the launch's reason and its server's log.",
+        makes=EXCLUDED,
     ),
     "unreconciled": Reason(
         FAIL,
@@ -235,18 +245,21 @@ ROWS: dict[str, Reason] = {
         "reconciled to believe the campaign.",
         "See each launch's reconciliation; docs/reconciliation.md has what usually stands between the two.",
         3,
+        UNRECONCILED,
     ),
     "campaign_unfinished": Reason(
         FAIL,
         "The campaign has not come to its planned end, nor to a look it was allowed to stop at: it is INCONCLUSIVE.",
         "Run it again with the same --out: it goes on where it was.",
         5,
+        INCONCLUSIVE,
     ),
     "too_few_pairs": Reason(
         FAIL,
         "Fewer than two pairs of an arm count, so nothing is known about how much they scatter: the campaign is INCONCLUSIVE.",
         "See why pairs are excluded; plan more blocks.",
         5,
+        INCONCLUSIVE,
     ),
     "not_decided": Reason(
         FAIL,
@@ -254,6 +267,7 @@ ROWS: dict[str, Reason] = {
         "The message says what these pairs could have shown and, where that is too little, how many pairs would: begin again "
         "with that many blocks, in another --out, as a folder keeps the plan it was begun with.",
         5,
+        INCONCLUSIVE,
     ),
     "speculation_not_in_effect": Reason(
         FAIL,

@@ -19,6 +19,9 @@ ROWS: dict[str, Reason] = {
         2,
     ),
     "several_servers": Reason(
-        FAIL, "More than one server could be meant.", "Name one with --pid, --port or --run, or ask for --all.", 2
+        FAIL,
+        "More than one server could be meant.",
+        "Name one with --pid, --port or --run; `sglang-ext verify-env --all` looks at each.",
+        2,
     ),
 }

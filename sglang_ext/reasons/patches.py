@@ -24,6 +24,7 @@ ROWS: dict[str, Reason] = {
         UNKNOWN,
         "The installed sglang has no RECORD, or several metadata folders: what its files were when installed is not known.",
         "Install it from its wheel with pip or uv.",
+        3,
     ),
     "adopt_refused": Reason(
         FAIL,

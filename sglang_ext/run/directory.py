@@ -31,9 +31,17 @@ class RunError(Exception):
 
 
 def default_base() -> str:
-    """Where run directories live unless told otherwise: per user, so that names never clash between users."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
+    """Where run directories live unless told otherwise: per user, so that names never clash between users.
+
+    Not in logind's /run/user/UID, which is removed as the user logs out: a server started under nohup would lose its run. Nor
+    in another user's directory: after one `sudo -E` that user could start nothing more.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        ours = os.path.isabs(runtime) and os.stat(runtime).st_uid == os.geteuid() and os.access(runtime, os.W_OK)
+    except OSError:
+        ours = False
+    if ours and os.path.isdir(runtime) and not os.path.realpath(runtime).startswith("/run/user/"):
         return os.path.join(runtime, "sglang-ext")
     return f"/tmp/sglang-ext-{os.geteuid()}"
 

@@ -158,6 +158,15 @@ def all_stats() -> dict[int, Stat]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """The parent of ``pid``, its parent, and so on, as far as this pid namespace goes."""
+    found: list[int] = []
+    while (entry := stat(pid)) is not None and entry.ppid and entry.ppid not in found:
+        pid = entry.ppid
+        found.append(pid)
+    return found
+
+
 def command_line(pid: int) -> list[str]:
     """The arguments of ``pid``; a title written by setproctitle comes as one item. Empty when unreadable."""
     try:

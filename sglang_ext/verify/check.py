@@ -159,6 +159,8 @@ class _Check:
             rank = records.rank_of(seen.record, rank, self.expected)
         counts = role in DECIDING or self.request.all_processes
         label = rank.label or process.name or process.title.removeprefix("sglang::") or f"pid {pid}"
+        if not label.isprintable():  # any process may title itself so; a terminal must not obey it
+            label = ascii(label)
         after = stat(pid)
         if after is None or after.start_time != started or not after.alive:
             self.problem("worker_gone", f"{_who(label, pid)} ended while it was being read", pid, counts=counts)

@@ -112,7 +112,8 @@ def only() -> Server:
     servers = every()
     if len(servers) > 1:
         raise SeveralServersError(
-            f"{len(servers)} SGLang servers are running: {names(servers)}; name one with --pid, or --all"
+            f"{len(servers)} SGLang servers are running: {names(servers)}; name one with --pid, or look at each with "
+            "verify-env --all"
         )
     return servers[0]
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sglang_ext.contract.decide import decide
-from sglang_ext.delivery.agreement import agree, differing
+from sglang_ext.contract.names import NODE_LOCAL
+from sglang_ext.delivery.agreement import LONGEST, TIMEOUT, TIMEOUT_VARIABLE, agree, differing, timeout
 from sglang_ext.delivery.context import Context
 from sglang_ext.delivery.options import LOG_VARIABLES
 from sglang_ext.delivery.seams.scheduler import own_log
@@ -63,6 +64,48 @@ def together(statements: list[dict[str, Any]], timeout: float = 5.0) -> list[tup
 def test_equal_ranks_differ_in_nothing() -> None:
     assert differing({0: statement(NCCL_ALGO="Ring"), 1: statement(NCCL_ALGO="Ring")}) == []
     assert differing({0: statement()}) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "values", "fault"),
+    [
+        ((0, 0, 1, 1), ("eth0", "eth0", "ens5", "ens5"), None),  # every host has interfaces of its own
+        (
+            (0, 0, 1, 1),
+            ("eth0", "ens5", "ens5", "ens5"),
+            "NCCL_SOCKET_IFNAME is eth0 on rank 0 but ens5 on ranks 1, 2, 3",
+        ),
+        (
+            (0, 0, 1, 1),
+            ("eth0", "eth0", None, None),
+            "NCCL_SOCKET_IFNAME is eth0 on ranks 0, 1 but absent on ranks 2, 3",
+        ),
+    ],
+)
+def test_what_a_node_has_of_its_own(nodes: tuple[int, ...], values: tuple[str | None, ...], fault: str | None) -> None:
+    stated = {}
+    for rank, (node, value) in enumerate(zip(nodes, values, strict=True)):
+        stated[rank] = statement(NCCL_ALGO="Ring", **({} if value is None else {"NCCL_SOCKET_IFNAME": value})) | {
+            "node": node
+        }
+    assert differing(stated) == ([] if fault is None else [fault])
+
+
+def test_the_contract_that_is_compared_leaves_that_out() -> None:
+    ours, theirs = (decide(None, ["NCCL_ALGO=Ring", f"NCCL_HOSTID={host}"], (), {}) for host in ("a", "b"))
+    assert ours.digest != theirs.digest
+    assert ours.without(NODE_LOCAL).digest == theirs.without(NODE_LOCAL).digest
+    assert ours.without(NODE_LOCAL).digest == decide(None, ["NCCL_ALGO=Ring"], (), {}).digest
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("", TIMEOUT), ("soon", TIMEOUT), ("nan", TIMEOUT), ("30", 30.0), ("0", 1.0), ("-inf", 1.0), ("inf", LONGEST)],
+)
+def test_how_long_the_others_are_waited_for(given: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, given)
+    assert timeout() == seconds
+    assert datetime.timedelta(seconds=timeout())  # what the store is given
 
 
 def test_what_a_launcher_set_for_its_own_node_may_differ() -> None:

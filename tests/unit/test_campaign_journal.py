@@ -136,7 +136,10 @@ def test_a_launch_that_is_torn_or_foreign_is_refused_by_its_name(folder: Path, r
     (folder / "launch-000-0-a.json").write_text(raw)
     found = refusal(folder)
     assert found.code == "journal_damaged" and "launch-000-0-a.json" in str(found)
-    assert str(found).endswith("it is not believed: move it away, or begin again with another --out")
+    fix = "move it away (its block is repeated), or begin again with another --out"
+    assert str(found).endswith(f"it is not believed: {fix}")
+    (folder / "launch-000-0-a.json").unlink()  # as it says
+    read(folder)
 
 
 def test_an_edited_rate_is_refused(tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def test_an_edited_rate_is_refused(tmp_path: Path) -> None:
     assert found.code == "journal_damaged"
     assert str(found) == (
         f"{file}: expected the content it was written with, found another: it was edited or damaged; it is not believed: move "
-        "it away, or begin again with another --out"
+        "it away (its block is repeated), or begin again with another --out"
     )
     bare = json.loads(good)
     del bare["sha256"]
@@ -178,6 +181,19 @@ def test_an_edited_plan_is_refused(folder: Path) -> None:
     del good["sha256"]
     file.write_text(json.dumps(good))
     assert f"{file}: expected sha256, the digest of what is in it, found none" in str(refusal(folder))
+
+
+def test_a_torn_plan_is_to_be_restored_as_a_folder_without_one_is_no_campaigns(folder: Path) -> None:
+    file = folder / "campaign.json"
+    good = file.read_text()
+    file.write_text(good[:-20])
+    found = refusal(folder)
+    assert found.code == "journal_damaged"
+    assert str(found).endswith("it is not believed: restore it, or begin again with another --out")
+    file.unlink()
+    assert refusal(folder).code == "campaign_folder"
+    file.write_text(good)
+    read(folder)
 
 
 def test_what_is_no_file_is_refused(folder: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ def loaded(tmp_path: Path, found: Any, name: str = "side.json") -> Side:
     file = tmp_path / name
     file.write_text(json.dumps(found))
     return sides.load(str(file))
+
+
+def nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
 
 
 def edited(edit: Edit) -> dict[str, Any]:
@@ -232,6 +239,47 @@ def test_nccl_is_asked_what_a_text_means(tmp_path: Path) -> None:
     assert len(compare(a, ignored, verb.meanings(a, ignored)).differences) == 1
 
 
+def hold(value: str | None, version: str = "2.30.7", name: str = "NCCL_NET") -> dict[str, Any]:
+    """A receipt whose workers hold ``name``, with that release of NCCL; None: unset."""
+    found = receipt()
+    for one in found["verify"]["before"]["workers"]:
+        one["extras"] |= {name: value} if value is not None else {}
+    for one in found["fingerprint"]["nccl"]:
+        one["version"] = version
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "same"),
+    [
+        ("NCCL_NET", "", None, False),  # NCCL does not start with the empty one
+        ("NCCL_NET_GDR_LEVEL", "3000000000", None, False),  # it reads past its table
+        ("NCCL_NET_GDR_LEVEL", "sys", None, True),
+        ("NCCL_MAX_NCHANNELS", "64", "128", True),  # 64 of both
+        ("NCCL_NTHREADS", "100", "512", True),
+        ("NCCL_NTHREADS", "256", "512", False),
+        ("NCCL_IB_HCA", "a,b", "a, b", False),
+    ],
+)
+def test_what_nccl_refuses_is_like_nothing_else(
+    tmp_path: Path, name: str, one: str | None, other: str | None, same: bool
+) -> None:
+    a, b = loaded(tmp_path, hold(one, name=name), "a.json"), loaded(tmp_path, hold(other, name=name), "b.json")
+    found = compare(a, b, verb.meanings(a, b))
+    assert [d.name for d in found.differences] == ([] if same else [name])
+    assert [d.name for d in found.notes] == ([name] if same else [])
+
+
+@pytest.mark.parametrize("version", ["2.33.1", "2.17.1", "3.0.0"])
+def test_of_a_release_nobody_knows_texts_are_texts(tmp_path: Path, version: str) -> None:
+    name = "NCCL_NET_GDR_LEVEL"
+    a, b = (loaded(tmp_path, hold(value, version, name), f"{value}.json") for value in ("sys", None))
+    found = compare(a, b, verb.meanings(a, b))
+    assert [d.name for d in found.differences] == [name] and found.notes == ()
+    known = loaded(tmp_path, hold(None, "2.30.7", name), "known.json")  # one side's release is enough for doubt
+    assert name in [d.name for d in compare(a, known, verb.meanings(a, known)).differences]
+
+
 def test_without_a_version_of_nccl_texts_are_texts(tmp_path: Path) -> None:
     def hold(value: str) -> dict[str, Any]:
         found = report()
@@ -327,6 +375,12 @@ def test_a_run_that_was_never_started(tmp_path: Path) -> None:
         ({"schema": "sglang-ext/verify-all/1", "servers": []}, "expected one server, found 0"),
         ({"schema": "sglang-ext/verify-all/1", "servers": [{}, {}]}, "expected one server, found 2"),
         ({**report(), "contract": {**TERMS, "digest": "0" * 64}}, "it was edited or damaged"),
+        ({**report(), "time": 1e300}, "has another shape"),
+        ({**report(), "time": 1e17}, "has another shape"),
+        ({**report(), "workers": [{**worker(0, whole=True), "unseen": {"x": 1}}]}, "has another shape"),
+        ({**report(), "workers": [{**worker(0, whole=True), "label": 7}]}, "has another shape"),
+        (edited(lambda r: r["fingerprint"]["driver"].update(version=None, reason=["x"])), "has another shape"),
+        (edited(lambda r: r["fingerprint"]["arguments"].update(deep=nested(200))), "has another shape"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_side(tmp_path: Path, found: Any, part: str) -> None:
@@ -352,6 +406,49 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     os.symlink("nothing", tmp_path / "link")
     with pytest.raises(sides.SideError, match="cannot be read"):
         sides.load(str(tmp_path / "link"))
+
+
+def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "BIGGEST", 1 << 20)
+    file = tmp_path / "large.json"
+    file.write_text(json.dumps({**report(), "more": "x" * (1 << 20)}))
+    with pytest.raises(sides.SideError, match=r"large\.json: expected a file of at most 1 MiB, found a larger one"):
+        sides.load(str(file))
+
+
+def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a record."""
+    yield path
+    for key in found if isinstance(found, dict) else range(len(found)) if isinstance(found, list) else ():
+        yield from places(found[key], (*path, key))
+
+
+@pytest.mark.parametrize("made", [receipt, report])
+def test_whatever_stands_in_a_record_is_compared_or_refused_in_one_sentence(
+    tmp_path: Path, made: Callable[[], dict[str, Any]]
+) -> None:
+    good = sides.document("good", made())
+    refused = 0
+    for path in places(made()):
+        for strange in (None, 1e300, {"x": 1}, [{"x": [1]}], True):
+            found: Any = copy.deepcopy(made())
+            if path:
+                inner = found
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = strange
+            else:
+                found = strange
+            try:
+                side = sides.document("side.json", found)
+            except sides.SideError as error:
+                refused += 1
+                assert "\n" not in str(error)
+                continue
+            for a, b in ((side, good), (side, side)):
+                compared = compare(a, b, verb.meanings(a, b))
+                assert render(a, b, compared) and json.dumps(to_json(a, b, compared, 1))
+    assert refused > 100
 
 
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:

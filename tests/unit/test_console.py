@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sglang_ext.bench.receipt import write
-from sglang_ext.cli import main
+from sglang_ext.cli import main, parser_of
 from sglang_ext.console import Stream
+from sglang_ext.grammar import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +78,37 @@ def test_a_gate_says_which_look_is_which_and_the_second_in_one_line() -> None:
     assert lines[-1].startswith("after the command: PASS: ") and lines[-2].startswith("PASS: ")
 
 
+@pytest.mark.parametrize(
+    ("verb", "schema", "kept"),
+    [
+        (f"{ABSENT} --json", "verify/1", False),
+        (f"{ABSENT} --json", "verify-all/1", False),
+        (f"{ABSENT} --json", "bench/1", True),  # a receipt
+        ("lint --json", "lint/1", False),
+        ("lint --json", "verify/1", True),
+        ("doctor --json", "gate/1", True),
+        ("gate --pid $$ --absent NCCL_NOT_THERE --json", "bench/1", True),
+        ("diff run:/nowhere run:/nowhere --json", "verify/1", True),
+        ("build-wheel --from /nowhere.whl --json", "lint/1", True),
+    ],
+)
+def test_a_report_replaces_only_one_of_its_kind(verb: str, schema: str, kept: bool, tmp_path: Path) -> None:
+    """`diff A B --json A`, `lint --json profile.toml`: a slip must not cost a file."""
+    file, before = tmp_path / "file", f'{{"schema": "sglang-ext/{schema}"}}'
+    file.write_text(before)
+    status, _, err = shell(f"$V {verb} {file}{' -- true' if 'gate' in verb else ''}")
+    assert (file.read_text() == before) == kept
+    assert not kept or (status == 2 and err.startswith("sglang-ext: receipt_unwritable: --json: ")), err
+
+
+def test_a_report_replaces_no_text_and_fills_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "empty").touch()
+    status, _, err = shell(f"$V {ABSENT} --json {tmp_path / 'a.py'}")
+    assert (status, (tmp_path / "a.py").read_text()) == (2, "x = 1\n") and "holds something else" in err
+    assert shell(f"$V {ABSENT} --json {tmp_path / 'empty'}")[0] == 0 and (tmp_path / "empty").read_text()
+
+
 def test_an_output_that_cannot_be_kept_is_no_pass() -> None:
     status, _, err = shell(f"$V {ABSENT} --json > /dev/full")
     assert status == 2
@@ -103,6 +135,22 @@ def test_an_empty_or_impossible_value_is_refused(words: list[str], capsys: pytes
         main(words)
     assert ended.value.code == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_no_option_goes_by_its_beginning(name: str) -> None:
+    parser = parser_of(name)
+    assert not parser.allow_abbrev
+    longest = max((word for action in parser._actions for word in action.option_strings), key=len)
+    _, left = parser.parse_known_args([longest[:-1], *(["x", "x"] if name != "gate" else [])])
+    assert longest[:-1] in left
+
+
+@pytest.mark.parametrize("words", [["gate", "--all", "--", "true"], ["bench", "run", "suite.toml", "--all"]])
+def test_all_is_not_all_processes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and "unrecognized arguments: --all" in capsys.readouterr().err
 
 
 def test_a_gate_does_not_mix_its_report_with_the_commands_output(capsys: pytest.CaptureFixture[str]) -> None:

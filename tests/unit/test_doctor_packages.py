@@ -112,6 +112,13 @@ def test_names_are_normalised() -> None:
         ("sglang[all] (>=0.5,!=0.5.9) ; python_version > '3'", "sglang", [Pin(">=", "0.5"), Pin("!=", "0.5.9")]),
         ("sglang ===0.5.23+ext.1", "sglang", [Pin("===", "0.5.23+ext.1")]),
         ("sglang", "sglang", []),
+        (
+            "sglang[srt]==0.4.6; extra == 'rollout'",
+            "sglang",
+            [],
+        ),  # asked for by an extra: nobody can tell whether it was
+        ("sglang==0.4.6; python_version < '3.9'", "sglang", []),
+        ("sglang==0.5.23; sys_platform == 'linux'", "sglang", [Pin("==", "0.5.23")]),
         ("sglang @ https://host/sglang.whl", "sglang", []),
         ("sglang-kernel~=0.4", "sglang-kernel", [Pin("~=", "0.4")]),
     ],

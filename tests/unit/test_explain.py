@@ -12,8 +12,9 @@ from sglang_ext import cli
 from sglang_ext.contract.profile import load_profile, shipped_profiles
 from sglang_ext.contract.rules import ALWAYS_SET, FIGHTS, READ_IN
 from sglang_ext.explain import DEFAULTS, SCHEMA, explain, render, status, which_nccl
+from sglang_ext.hide import HIDDEN
 from sglang_ext.nccl.catalogue import get, names
-from sglang_ext.reasons import TABLE
+from sglang_ext.reasons import TABLE, consequence, exit_of
 
 V = "2.30.7"
 
@@ -38,9 +39,10 @@ def test_every_reason_code_is_explained(code: str) -> None:
     reason = TABLE[code]
     assert found["kind"] == "code" and status(found) == 0
     assert found["code"] == {
-        "severity": reason.severity, "meaning": reason.meaning, "fix": reason.fix, "exit": reason.exit,
+        "severity": reason.severity, "meaning": reason.meaning, "fix": reason.fix, "exit": exit_of(reason),
     }  # fmt: skip
     said = " ".join(render(found).split())
+    assert f"comes of it {consequence(reason)}" in said
     assert reason.meaning in said and reason.fix in said and f"(reason code, {reason.severity})" in said
 
 
@@ -71,6 +73,63 @@ def test_what_nccl_makes_of_a_value(name: str, value: str, means: str, code: str
     said = render(found).partition("\n\n")[2]
     assert said.startswith(f"{value} is to NCCL 2.30.7 (as asked): {means or 'nothing: as if it were not set'}")
     assert explain(f"{name}={value}", None, V) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nccl", "expected", "code"),
+    [
+        # docs/diff.md: 0, NCCL takes the value as it stands; 1, it is ignored, misread or refused.
+        ("NCCL_PROTO", "LL", "2.27.7", 0, None),
+        ("NCCL_P2P_LEVEL", "4", "2.27.7", 0, "value_unclear"),
+        ("NCCL_NET_PLUGIN", "x", "2.27.7", 0, "plugin_present"),
+        ("NCCL_AGG_CHANNEL_SIZE", "4", V, 1, None),  # not read any more
+        ("NCCL_AGG_CHANNEL_SIZE", "", V, 0, None),
+        ("NCCL_CTA_POLICY", "ZERO", "2.26.2", 1, None),  # not read yet
+        ("NCCL_DEBUG", "foo", "2.27.7", 1, "value_ignored"),
+        ("NCCL_DEBUG", "INFO", "2.27.7", 0, None),
+        ("NCCL_PROTO", "^LL", "2.27.7", 1, "ll128_forced"),
+        ("NCCL_PROTO", "^LL", "2.32.3", 0, None),
+        ("NCCL_ALGO", "Tree", "2.28.9", 1, "no_algorithm"),
+        ("NCCL_ALGO", "Ring", "2.28.9", 0, None),
+        ("NCCL_COMM_ID", "foo", V, 1, "value_misread"),
+    ],
+)
+def test_the_status_says_whether_a_value_is_taken_as_it_stands(
+    name: str, value: str, nccl: str, expected: int, code: str | None
+) -> None:
+    found = explain(name, value, nccl)
+    assert status(found) == expected
+    assert [fault["code"] for fault in found["value"]["faults"]] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "means"),
+    [
+        ("NCCL_NTHREADS", "100", "512"),
+        ("NCCL_MAX_NCHANNELS", "0", "1"),
+        ("NCCL_MAX_NCHANNELS", "64", "64"),
+        ("NCCL_MAX_NCHANNELS", "128", "64"),
+        ("NCCL_BUFFSIZE", "4294967296", "0"),
+    ],
+)
+def test_what_is_meant_is_what_nccl_goes_on_with(name: str, value: str, means: str) -> None:
+    found = explain(name, value, "2.27.7")
+    assert found["value"]["means"] == means
+    assert f"{value} is to NCCL 2.27.7 (as asked): {means}\n" in render(found) + "\n"
+
+
+def test_no_credentials_are_shown() -> None:
+    url = "http://user:hunter2@h/x"
+    for name, value in (("NCCL_NET_PLUGIN", url), ("NCCL_NET", url), ("UCX_X_URL", url), ("CUDA_X", url), (url, None)):
+        found = explain(name, value, V)
+        assert "hunter2" not in json.dumps(found) + render(found)
+    assert explain("NCCL_NET_PLUGIN", url, V)["value"]["means"] == HIDDEN
+
+
+def test_half_a_version_is_its_last_release() -> None:
+    assert which_nccl("2.27") == ((2, 27, 7), "2.27.7", "as asked: the last 2.27")
+    found = explain("NCCL_CUMEM_HOST_ENABLE", "1", "2.23")
+    assert found["variable"]["alive"] is True and found["nccl"]["version"] == "2.23.4" and status(found) == 0
 
 
 def test_a_release_that_does_not_read_it() -> None:
@@ -167,7 +226,7 @@ def test_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
     err = capsys.readouterr().err
     assert err == "sglang-ext: --nccl: expected a version like 2.30.7, from 2.18 to 2.32, found 'new'; correct it\n"
     assert cli.main(["explain", "no_server"]) == 0
-    assert "exits with 3" in capsys.readouterr().out
+    assert "status 3" in capsys.readouterr().out
 
 
 def test_the_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,12 @@ def lint(*words: str, home: Path | None = None, **shell: str) -> subprocess.Comp
     (["--set", "NCCL_ALGO=Tree", "--nccl", "2.28.9"], 1, "no_algorithm", ("Broadcast", "add Ring")),
     (["--set", "NCCL_ALGOS=Ring"], 1, "name_misspelt", ("write NCCL_ALGO",)),
     (["--set", "NCLL_PROTO=LL"], 1, "name_misspelt", ("write NCCL_PROTO",)),
+    (["--set", "NCCL_SOCKET_IFNAME=nosuch, lo"], 1, "value_misread", ("expected nosuch,lo", "take the blank out")),
+    (["--set", "NCCL_CTA_POLICY=ZERO", "--nccl", "2.27"], 1, "value_misread", ("by the rules of NCCL 2.27.7",)),
+    (["--set", "NCCL_CTA_POLICY=2", "--nccl", "2.27"], 0, None, ("PASS: 1 variables by the rules of NCCL 2.27.7",)),
+    (["--set", "CUDA_COREDUMP_PIPE=/tmp/x"], 0, None, ("PASS",)),
+    (["--set", "NCCL_MIN_CTAS=32", "--set", "NCCL_MAX_CTAS=8"], 1, "conflict", ("lowers to 8",)),
+    (["--set", "NCCL_MIN_NCHANNELS=32", "--set", "NCCL_MAX_NCHANNELS=8"], 0, "conflict", ("until there are 32",)),
     (["--set", "NCCL_FUTURE_KNOB=7"], 0, "name_unknown", ("passed on as it is",)),
     (["--profile", "pcie-blackwell", "--nccl", "2.32.3"], 0, "unqualified", ("measured with NCCL >=2.26,<2.31, found 2.32.3",)),
 ])  # fmt: skip
@@ -107,6 +113,19 @@ def test_a_file_that_is_named_and_not_there(tmp_path: Path) -> None:
         done.returncode == 0
         and "note conf_missing: NCCL_CONF_FILE: expected a file, found none at /nope" in done.stdout
     )
+
+
+def test_a_release_that_does_not_know_the_file_variable(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.conf"
+    file.write_text("NCCL_PROTO=LL\n")
+    done = lint("--nccl", "2.21.5", NCCL_CONF_FILE=str(file))
+    assert "conf_missing" not in done.stdout and "name_too_new" in done.stdout
+
+
+def test_credentials_in_the_shell_are_no_wrong_command_line() -> None:
+    done = lint("--set", "NCCL_PROTO=LL", NCCL_HOSTID="http://u:planted@h")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "planted" not in done.stdout + done.stderr
 
 
 def test_every_code_that_can_be_accepted_is_one_that_would_refuse() -> None:

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_ext.nccl.catalogue import Variable, alive, distance, get, must_match, names, suggest
+from sglang_ext.nccl.catalogue import Variable, alive, distance, get, must_match, names, suggest, too_new
 from sglang_ext.nccl.understand import RULES
-from sglang_ext.nccl.version import from_code, parse_version, version_text
+from sglang_ext.nccl.version import (
+    LAST,
+    NEWEST_KNOWN,
+    OLDEST_KNOWN,
+    asked_for,
+    from_code,
+    parse_version,
+    version_text,
+)
 from tests.unit.cases import given_cases
 
 
@@ -108,6 +116,12 @@ def test_which_name_was_meant(name: str, meant: str | None) -> None:
     assert suggest(name) == meant
 
 
+def test_of_two_names_as_near_the_one_that_is_read_is_meant() -> None:
+    assert suggest("NCCL_NIN_ENABLE", (2, 30, 7)) == suggest("NCCL_NIN_ENABLE") == "NCCL_GIN_ENABLE"
+    assert suggest("NCCL_NIN_ENABLE", (2, 27, 7)) == "NCCL_WIN_ENABLE"  # the other came with 2.28
+    assert suggest("NCCL_GIN_ENABL", (2, 27, 7)) == "NCCL_GIN_ENABLE"  # nearer than the one that is read
+
+
 @pytest.mark.parametrize(
     ("one", "other", "far"), [("abc", "abc", 0), ("abc", "acb", 1), ("abc", "ab", 1), ("abc", "xbcy", 2), ("", "ab", 2)]
 )
@@ -165,3 +179,37 @@ def test_versions_from_the_library() -> None:
 @given(st.text())
 def test_no_version_makes_it_raise(text: str) -> None:
     parse_version(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.27", (2, 27, 7)),
+        ("2.18", (2, 18, 6)),
+        ("2.23", (2, 23, 4)),
+        ("v2.32", (2, 32, 3)),
+        ("2.27.3", (2, 27, 3)),
+        ("2.30.7+cuda12.9", (2, 30, 7)),
+    ],
+)
+def test_the_release_a_user_names(text: str, version: tuple[int, ...]) -> None:
+    assert asked_for(text) == version
+
+
+def test_half_a_version_reads_what_its_last_release_does() -> None:
+    minors = [(2, minor) for minor in range(OLDEST_KNOWN[1], NEWEST_KNOWN[1] + 1)]
+    assert list(LAST) == minors
+    firsts = {name: found.introduced for name in names() if (found := get(name)) and found.introduced}
+    counted = 0
+    for name, introduced in firsts.items():
+        version = parse_version(introduced)
+        if version is not None and version[:2] in LAST:
+            counted += 1
+            assert not too_new(variable(name), asked_for(version_text(version[:2]))), name
+    assert counted > 150
+
+
+@pytest.mark.parametrize("text", ["2.17", "2.33", "2", "3.1", "new"])
+def test_a_release_nobody_knows_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"from 2\.18 to 2\.32"):
+        asked_for(text)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import strategies as st
 
@@ -9,6 +13,7 @@ from sglang_ext.nccl.catalogue import names
 from sglang_ext.nccl.conf import ConfFile, ConfFiles, parse
 from sglang_ext.nccl.finding import Finding
 from sglang_ext.nccl.lint import MOST_STRANGERS, lint
+from sglang_ext.nccl.neighbours import slip_of
 from tests.unit.cases import given_cases
 
 NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
@@ -72,6 +77,13 @@ def test_misspelt_names(name: str, meant: str) -> None:
     assert found.message.endswith(f"write {meant}")
 
 
+def test_a_slip_of_what_the_release_does_not_read_is_no_advice_to_write_it() -> None:
+    found = only({"NCCL_DEBUG_LEVEL": "INFO"}, (2, 27, 7))
+    assert found.code == "name_misspelt"
+    assert found.message.endswith("a slip of NCCL_DEBUG_LEVELS, one that came with 2.32.3; leave it out")
+    assert only({"NCCL_DEBUG_LEVEL": "INFO"}, NEW).message.endswith("; write NCCL_DEBUG_LEVELS")
+
+
 def test_a_switch_that_is_there_the_other_way_round() -> None:
     found = only({"NCCL_IB_ENABLE": "0"})
     assert found.code == "name_misspelt" and "write that, with the opposite value" in found.message
@@ -108,6 +120,9 @@ def test_p2p_disable_beats_p2p_level() -> None:
     assert said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}) == [("conflict", "fail", "NCCL_P2P_DISABLE")]
     assert said({"NCCL_P2P_DISABLE": "0", "NCCL_P2P_LEVEL": "SYS"}) == []
     assert said({"NCCL_P2P_DISABLE": "1"}) == said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": ""}) == []
+    # src/graph/paths.cc:251: disabled is the level LOC, so that one says what the other does.
+    assert said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC"}) == []
+    assert ("conflict", "fail", "NCCL_P2P_DISABLE") not in said({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "0"})
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,58 @@ def test_old_names_beside_new_ones() -> None:
     assert said({"NCCL_MAX_NRINGS": "8", "NCCL_MAX_NCHANNELS": "8"}) == said({"NCCL_MAX_NRINGS": "4"}) == []
 
 
+@pytest.mark.parametrize("version", [(2, 18, 3), NOW, None])
+@pytest.mark.parametrize(
+    ("env", "blamed", "parts"),
+    [
+        # The maximum first, then copies up to the minimum: src/graph/connect.cc:503.
+        (
+            {"MIN_NCHANNELS": "32", "MAX_NCHANNELS": "8"},
+            "MAX_NCHANNELS",
+            ("keeps the first 8 channels", "until there are 32"),
+        ),
+        (
+            {"MIN_NRINGS": "16", "MAX_NCHANNELS": "8"},
+            "MAX_NCHANNELS",
+            ("NCCL_MIN_NRINGS=16 beats", "until there are 16"),
+        ),
+        ({"MIN_NCHANNELS": "16", "MAX_CTAS": "8"}, "MAX_CTAS", ("NCCL_MIN_NCHANNELS=16 beats",)),
+        ({"MIN_CTAS": "16", "MAX_NCHANNELS": "8"}, "MAX_NCHANNELS", ("NCCL_MIN_CTAS=16 beats",)),
+        # The minimum is lowered: src/init.cc:2190.
+        (
+            {"MIN_CTAS": "32", "MAX_CTAS": "8"},
+            "MIN_CTAS",
+            ("no more than NCCL_MAX_CTAS=8, found 32, which", "lowers to 8"),
+        ),
+    ],
+)
+def test_bounds_that_undo_each_other(
+    env: dict[str, str], blamed: str, parts: tuple[str, ...], version: tuple[int, ...] | None
+) -> None:
+    found = only({f"NCCL_{name}": text for name, text in env.items()}, version)
+    grave = (
+        "fail" if blamed == "MIN_CTAS" else "note"
+    )  # the others are in NCCL's guide as a way to use few channels often
+    assert (found.code, found.severity, found.variable) == ("conflict", grave, f"NCCL_{blamed}")
+    assert all(part in found.message for part in parts)
+
+
+def test_bounds_that_go_together() -> None:
+    for least, most in (("8", "8"), ("8", "32"), ("-2", "1"), ("32", "-2"), ("0", "1")):
+        assert said({"NCCL_MIN_NCHANNELS": least, "NCCL_MAX_NCHANNELS": most}) == []
+    # Both are 64 to NCCL, and said to be unclear, not to contradict each other.
+    codes = [code for code, *_ in said({"NCCL_MIN_NCHANNELS": "128", "NCCL_MAX_NCHANNELS": "64"})]
+    assert codes == ["value_unclear"]
+
+
+def test_too_many_sockets() -> None:
+    found = only({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"})
+    assert (found.code, found.variable) == ("conflict", "NCCL_NSOCKS_PERTHREAD")
+    assert found.message.endswith("for which NCCL 2.30.7 takes 4; write 4")
+    assert said({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "4"}) == []
+    assert said({"NCCL_SOCKET_NTHREADS": "-2", "NCCL_NSOCKS_PERTHREAD": "100"}) == []
+
+
 @pytest.mark.parametrize(
     ("subsys", "hidden"), [("INIT", True), ("^ENV", True), ("", True), ("ENV", False), ("ALL", False), ("^COLL", False)]
 )
@@ -182,6 +249,14 @@ def test_logs_without_the_lines_that_matter(subsys: str, hidden: bool) -> None:
     expected = [("log_hidden", "note", "NCCL_DEBUG_SUBSYS")] if hidden else []
     assert said({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsys}) == expected
     assert said({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": subsys}) == []
+
+
+def test_what_brings_the_lines_back() -> None:
+    def fix(subsys: str) -> str:
+        return only({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsys}).message.rpartition("; ")[2]
+
+    assert fix("INIT") == "add ENV (and INIT, TUNING)"
+    assert fix("^ENV") == fix("^ENV,COLL") == "take ENV out of what it excludes"
 
 
 def test_files_add_values() -> None:
@@ -224,7 +299,7 @@ def test_a_closed_file_is_not_an_empty_one() -> None:
 def test_thousands_of_strangers_are_not_compared_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {f"NCCL_STRANGE_{number}_KNOB": "1" for number in range(MOST_STRANGERS + 1)}
     compared: list[str] = []
-    monkeypatch.setattr("sglang_ext.nccl.lint.suggest", compared.append)
+    monkeypatch.setattr("sglang_ext.nccl.lint.suggest", lambda name, version: compared.append(name))
     assert {found.code for found in lint(env, NOW)} == {"name_unknown"} and compared == []
     env.popitem()
     assert {found.code for found in lint(env, NOW)} == {"name_unknown"} and len(compared) == MOST_STRANGERS
@@ -272,3 +347,47 @@ def test_a_slip_of_what_others_read(name: str, meant: str | None) -> None:
     )
     assert all(one.message.endswith(f"a slip of {meant}; write {meant}") for one in found)
     assert lint({name: "1"}, NOW) == []  # of the shell's nothing is demanded
+
+
+@pytest.mark.parametrize("version", [(2, 18, 3), (2, 21, 5), (2, 22, 3)])
+def test_a_release_that_does_not_know_the_file_variable_misses_no_file(version: tuple[int, ...]) -> None:
+    env, looked = {"NCCL_CONF_FILE": "/there"}, ConfFiles((), (), True)
+    assert said(env, version, conf=looked) == [("name_too_new", "note", "NCCL_CONF_FILE")]
+    assert (
+        said(env, (2, 23, 4), conf=looked)
+        == said(env, None, conf=looked)
+        == [("conf_missing", "note", "NCCL_CONF_FILE")]
+    )
+
+
+def _read_by(package: str) -> set[str]:
+    """Every CUDA_ and TORCH_NCCL_ name in quotes in the sources of an installed package that looks at the environment."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"no {package} is installed here")
+    found: set[str] = set()
+    for file in Path(spec.origin).parent.rglob("*.py"):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if "environ" in text or "getenv" in text:
+            found |= set(re.findall(r"""["']((?:CUDA|TORCH_NCCL)_[A-Z0-9_]+)["']""", text))
+    return found - {"CUDA_PATH_V"}  # the beginning of names, on Windows
+
+
+@pytest.mark.parametrize("package", ["sglang", "torch"])
+def test_no_name_that_they_use_is_taken_for_a_slip(package: str) -> None:
+    assert {name: meant for name in _read_by(package) if (meant := slip_of(name)) is not None} == {}
+
+
+# sglang 0.5.23 srt/arg_groups/serving_hook.py:167, srt/utils/cudacore_pyspy_dump_utils.py:33 and 97, and torch 2.14.1's library.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_COREDUMP_PIPE", "CUDA_COREDUMP_FILE", "CUDA_COREDUMP_SHOW_PROGRESS", "CUDA_COREDUMP_GENERATION_FLAGS",
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+        "TORCH_NCCL_TRACE_CPP_STACK", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        "TORCH_NCCL_NONBLOCKING_TIMEOUT", "TORCH_NCCL_RANKS_PER_ROOT", "TORCH_NCCL_BCAST_UNIQUEID",
+    ],
+)  # fmt: skip
+def test_names_that_others_read_are_no_slips(name: str) -> None:
+    assert lint({name: "1"}, NOW, wanted={name: "1"}) == []
+    assert [found.code for found in lint({name + "X": "1"}, NOW, wanted={name + "X": "1"})] == ["name_misspelt"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sglang_ext.nccl import lists
 from sglang_ext.nccl.catalogue import names
 from sglang_ext.nccl.integers import meant, strtoll, wrapped
-from sglang_ext.nccl.understand import understand
+from sglang_ext.nccl.understand import taken, understand
 from tests.unit.cases import given_cases
 
 NOW, OLD, NEW = (2, 30, 7), (2, 21, 5), (2, 32, 3)
@@ -37,7 +37,7 @@ def read(name: str, text: str, version: tuple[int, ...] | None = NOW) -> tuple[s
         ("08", "0", ["value_misread"], "write 8"),
         ("010", "8", ["value_misread"], "write 10, or 8 if octal is meant"),
         ("-010", "-8", ["value_misread"], "write -10, or -8 if octal is meant"),
-        ("0" + "1" * 20, str(int("1" * 20, 8)), ["value_misread"], "if octal is meant"),
+        ("0" + "1" * 10, str(int("1" * 10, 8)), ["value_misread"], "if octal is meant"),
         ("-00", "0", ["value_unclear"], "write 0"),
         ("007", "7", ["value_unclear"], "write 7"),
         (" 8", "8", ["value_unclear"], "write 8"),
@@ -51,7 +51,7 @@ def read(name: str, text: str, version: tuple[int, ...] | None = NOW) -> tuple[s
         ("0x", "0", ["value_misread"], "write"),
         ("9" * 20, "", ["value_ignored"], "write a smaller number"),
         ("9" * 9999, "", ["value_ignored"], "write a smaller number"),
-        ("9223372036854775807", "9223372036854775807", [], ""),
+        ("9223372036854775807", "9223372036854775807", ["value_misread"], "write a number below 2147483648"),
         ("\u0664", "0", ["value_misread"], "write"),  # an Arabic digit is none to C
     ],
 )
@@ -141,6 +141,18 @@ def test_numbers_people_mean() -> None:
         ("NCCL_WORK_FIFO_BYTES", "1000000", "", ["value_ignored"]),
         ("NCCL_WORK_FIFO_BYTES", "1048576", "1048576", []),
         ("NCCL_SOCKET_NTHREADS", "17", "17", ["value_misread"]),
+        # "too low, leaving it set at": NCCL 2.30.7 src/init.cc:2040 and 2092.
+        ("NCCL_NCHANNELS_PER_NET_PEER", "0", "", ["value_ignored"]),
+        ("NCCL_NCHANNELS_PER_NET_PEER", "1", "1", []),
+        ("NCCL_P2P_MAX_PEERS", "0", "", ["value_ignored"]),
+        # int buffSizes[], int p2pChunkSize: src/include/comm.h:629; uint32_t workFifoBytes: comm.h:662.
+        ("NCCL_BUFFSIZE", "4294967296", "4294967296", ["value_misread"]),
+        ("NCCL_LL_BUFFSIZE", "2147483648", "2147483648", ["value_misread"]),
+        ("NCCL_LL128_BUFFSIZE", "2147483647", "2147483647", []),
+        ("NCCL_P2P_NVL_CHUNKSIZE", "4294967296", "4294967296", ["value_misread"]),
+        ("NCCL_WORK_FIFO_BYTES", "4294967296", "4294967296", ["value_misread"]),
+        ("NCCL_WORK_FIFO_BYTES", "2147483648", "2147483648", ["value_misread"]),
+        ("NCCL_WORK_FIFO_BYTES", "1073741824", "1073741824", []),
         ("NCCL_CGA_CLUSTER_SIZE", "-5", "", ["value_ignored"]),
         ("NCCL_IB_SUBNET_PREFIX_LEN", "33", "33", ["value_refused"]),
     ],
@@ -173,7 +185,7 @@ def test_ranges_move_between_releases() -> None:
         ('"SYS"', "", ["quoted"], "write SYS without quotes"),
         ("-1", "", ["value_ignored"], "write one of them"),
         ("NET", "", ["value_ignored"], "write SYS"),
-        ("4294967295", "", ["value_refused"], "write SYS"),
+        ("4294967295", "4294967295", ["value_refused"], "write SYS"),
     ],
 )
 def test_levels(text: str, value: str, codes: list[str], fix: str) -> None:
@@ -310,7 +322,7 @@ def test_a_canonical_list_means_itself(text: str, version: tuple[int, ...]) -> N
         ("NCCL_LAUNCH_MODE", "group", NOW, "GROUP", []),
         ("NCCL_LAUNCH_MODE", "single", NOW, "", ["value_ignored"]),
         ("NCCL_NET", "Socket", NOW, "socket", []),
-        ("NCCL_NET", "", NOW, "", ["value_refused"]),
+        ("NCCL_NET", "", NOW, "(refused)", ["value_refused"]),
         ("NCCL_COLLNET_ENABLE", "yes", NEW, "0", ["value_misread"]),
         ("NCCL_SOCKET_MAGIC", "0x10", NOW, "16", []),
         ("NCCL_SOCKET_MAGIC", "16 ", NOW, "", ["value_ignored"]),
@@ -394,3 +406,135 @@ def test_no_value_makes_it_raise(some: list[tuple[str, str, tuple[int, ...] | No
         for fault in faults:
             assert fault.variable == name and fault.severity in ("fail", "note")
             assert fault.message.startswith(f"{name}: expected ") and "\n" not in fault.message
+
+
+def test_limits_came_with_releases() -> None:
+    assert read("NCCL_NCHANNELS_PER_NET_PEER", "0", (2, 27, 7)) == (
+        "0",
+        [],
+    )  # src/graph/paths.cc:818: a number like others
+    assert read("NCCL_NCHANNELS_PER_NET_PEER", "0", (2, 28, 3)) == ("", ["value_ignored"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version", "expected"),
+    [
+        ("NCCL_NTHREADS", "100", (2, 27, 7), "512"),
+        ("NCCL_NTHREADS", "32", NOW, "64"),
+        ("NCCL_NTHREADS", "0", NOW, ""),
+        ("NCCL_MAX_NCHANNELS", "0", NOW, "1"),
+        ("NCCL_MAX_NCHANNELS", "128", NOW, "64"),
+        ("NCCL_MAX_NCHANNELS", "128", (2, 24, 3), "32"),
+        ("NCCL_MAX_NCHANNELS", "-2", NOW, "-2"),
+        ("NCCL_MAX_NCHANNELS", "4294967304", NOW, "8"),  # 2**32 + 8
+        ("NCCL_MAX_NCHANNELS", "4294967295", NOW, "1"),  # -1 in 32 bits
+        ("NCCL_MAX_NCHANNELS", "16ch", NOW, "16"),
+        ("NCCL_SHM_DISABLE", "2", NOW, "0"),
+        ("NCCL_BUFFSIZE", "4294967296", NOW, "0"),
+        ("NCCL_BUFFSIZE", "4M", NOW, "4"),
+        ("NCCL_WORK_FIFO_BYTES", "4294967296", NOW, "0"),
+        ("NCCL_WORK_FIFO_BYTES", "2147483648", NOW, "1073741824"),
+        ("NCCL_WORK_FIFO_BYTES", "4294967296", (2, 26, 5), "1073741824"),  # 64 bits there: src/init.cc:461
+        ("NCCL_WORK_FIFO_BYTES", "1000000", NOW, ""),
+        ("NCCL_P2P_LEVEL", "4", NOW, "SYS"),
+        ("NCCL_MY_OWN_KNOB", "4M", NOW, "4M"),
+        ("NCCL_CTA_POLICY", "ZERO", OLD, ""),
+    ],
+)
+def test_what_nccl_goes_on_with(name: str, text: str, version: tuple[int, ...], expected: str) -> None:
+    assert taken(name, text, version) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fix"),
+    [
+        # NCCL 2.30.7 answers the first with "no socket interface found" where only lo is there.
+        ("NCCL_SOCKET_IFNAME", "nosuch, lo", "expected nosuch,lo, found 'nosuch, lo'"),
+        ("NCCL_SOCKET_IFNAME", "^nosuch, lo", "expected ^nosuch,lo,"),
+        ("NCCL_SOCKET_IFNAME", "=eth0 ,eth1", "expected =eth0,eth1,"),
+        ("NCCL_SOCKET_IFNAME", " ^lo", "expected ^lo,"),
+        ("NCCL_IB_HCA", "mlx5_0, mlx5_1", "expected mlx5_0,mlx5_1,"),
+        ("NCCL_IB_HCA", "^=mlx5_0:1,\tmlx5_1:1", "expected ^=mlx5_0:1,mlx5_1:1,"),
+        ("NCCL_IB_HCA", "mlx5_0 :1", "take the blank out"),
+        ("NCCL_OOB_NET_IFNAME", "mlx5_0, mlx5_1", "expected mlx5_0,mlx5_1,"),
+        ("NCCL_NET_FORCE_MERGE", "mlx5_0,mlx5_1; mlx5_2,mlx5_3", "expected mlx5_0,mlx5_1;mlx5_2,mlx5_3,"),
+        ("NCCL_IB_HCA", "mlx5_0,mlx5_1\r", "take the carriage return out"),
+    ],
+)
+def test_a_blank_in_a_list_of_names_is_part_of_a_name(name: str, text: str, fix: str) -> None:
+    (fault,) = understand(name, text, NOW).faults
+    assert (fault.code, fault.severity) == ("value_misread", "fail") and fix in fault.message
+    assert "as part of a name; take the" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("NCCL_SOCKET_IFNAME", "nosuch,lo"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo,virbr"),
+        ("NCCL_SOCKET_IFNAME", "lo,,eth0,"),
+        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1"),
+        ("NCCL_IB_HCA", "mlx5_0: 1"),  # atoi skips it
+        ("NCCL_IB_HCA", ""),
+        ("NCCL_NET_FORCE_MERGE", "mlx5_0,mlx5_1;mlx5_2"),
+    ],
+)
+def test_lists_of_names_that_are_read_as_they_are_written(name: str, text: str) -> None:
+    assert read(name, text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "codes", "part"),
+    [
+        ("10.0.0.1:29500", [], ""),
+        ("[fe80::1%eth0]:29500", [], ""),
+        ("a-host:1", [], ""),
+        ("foo", ["value_misread"], "finds no port"),
+        ("[fe80::1]", ["value_misread"], "finds no port"),
+        ("fe80::1:29500", ["value_misread"], "finds no port"),  # without brackets the host is fe80
+        ("10.0.0.1:70000", ["value_misread"], "takes 70000 for the port"),
+        ("10.0.0.1:2950O", ["value_misread"], "takes 2950 for the port"),
+        ("[fe80::1:29500", ["value_refused"], "refuses"),
+        (":29500", ["value_refused"], "refuses"),
+        (" 10.0.0.1:29500", ["value_refused"], "refuses"),
+        ("x", ["value_refused"], "refuses"),
+        ("", ["value_refused"], "refuses"),
+    ],
+)
+def test_where_ranks_meet(text: str, codes: list[str], part: str) -> None:
+    value, said = read("NCCL_COMM_ID", text)
+    assert (value, said) == (text or "(refused)", codes)
+    assert all(part in fault.message for fault in understand("NCCL_COMM_ID", text, NOW).faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "codes"),
+    [
+        ("NCCL_PROXY_CPUSET", "0,4,8", "0,4,8", []),
+        ("NCCL_PROXY_CPUSET", "8,4,4", "4,8", []),
+        ("NCCL_PROXY_CPUSET", "0-7", "0", ["value_misread"]),  # src/include/cpuset.h:76: strtoull stops at the dash
+        ("NCCL_PROXY_CPUSET", "zz", "0", ["value_misread"]),
+        ("NCCL_PROXY_CPUSET", "010", "8", ["value_misread"]),
+        ("NCCL_IB_ADDR_RANGE", "10.1.0.0/16", "10.1.0.0/16", []),
+        ("NCCL_IB_ADDR_RANGE", "fd00::/64", "fd00::/64", []),
+        ("NCCL_IB_ADDR_RANGE", "", "", []),
+        ("NCCL_IB_ADDR_RANGE", "foo", "", ["value_ignored"]),
+        ("NCCL_IB_ADDR_RANGE", "10.1.0.0", "", ["value_ignored"]),
+        ("NCCL_IB_ADDR_RANGE", "10.1.0.0/33", "", ["value_ignored"]),
+        ("NCCL_IB_ADDR_RANGE", "10.1/16", "", ["value_ignored"]),
+        ("NCCL_IB_ADDR_RANGE", "10.1.0.0/x", "10.1.0.0/0", ["value_misread"]),
+    ],
+)
+def test_cpus_and_addresses(name: str, text: str, value: str, codes: list[str]) -> None:
+    assert read(name, text) == (value, codes)
+
+
+@pytest.mark.parametrize(("name", "text"), [("NCCL_NET", ""), ("NCCL_P2P_LEVEL", "3000000000"), ("NCCL_COMM_ID", "")])
+def test_a_text_with_which_nccl_does_not_start_is_not_as_if_unset(name: str, text: str) -> None:
+    meant = understand(name, text, NOW)
+    assert [fault.code for fault in meant.faults] == ["value_refused"] and meant.value != ""
+
+
+def test_quotes_around_credentials_show_none() -> None:
+    (fault,) = understand("NCCL_NET_PLUGIN", '"http://user:hunter2@h/x"', NOW).faults
+    assert fault.code == "quoted" and "hunter2" not in fault.message

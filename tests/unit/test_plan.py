@@ -113,10 +113,18 @@ def test_what_a_plan_shows() -> None:
         "arm repeated"
     )
     assert shown["finds"] == "1.4% where launches of one arm spread by 1.0%"
-    assert shown["question"] == "a change of 2.0%, at 5% of false verdicts"
+    assert shown["question"] == "a change of 2%, at 5% of false verdicts"
     assert shown["seed"] == "7 (drawn now: a campaign draws its own)"
     blocks = [text.split(", ") for label, text in rows if label.startswith("block ")]
     assert blocks == plan.order(["a", "b", "a-again"], 3, 7)
+
+
+@pytest.mark.parametrize(("alpha", "said"), [("0.05", "5%"), ("0.025", "2.5%"), ("0.004", "0.4%"), ("0.001", "0.1%")])
+def test_a_share_of_false_verdicts_is_said_as_it_is(alpha: str, said: str) -> None:
+    made = suite(SUITE.replace("blocks = 3", f"blocks = 3\nalpha = {alpha}"))
+    assert dict(plan.describe(made, 7))["question"] == f"a change of 2%, at {said} of false verdicts"
+    made = suite(SUITE.replace("blocks = 3", "blocks = 3\neffect = 0.0025"))
+    assert dict(plan.describe(made, 7))["question"] == "a change of 0.25%, at 5% of false verdicts"
 
 
 def test_a_time_that_is_not_known_is_not_made_up() -> None:

@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from sglang_ext.reasons import TABLE, severity
+from sglang_ext.reasons import TABLE, consequence, exit_of, severity
+from sglang_ext.reasons.model import EXCLUDED, INCONCLUSIVE, NOTE, UNKNOWN, UNRECONCILED
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sglang_ext"
@@ -90,6 +91,28 @@ def test_an_entry_is_whole(code: str) -> None:
     assert reason.exit in (1, 2, 3, 4, 5)
 
 
+def test_what_comes_of_a_code() -> None:
+    for reason in TABLE.values():
+        status, text = exit_of(reason), consequence(reason)
+        assert (status is None) == (reason.severity == NOTE or reason.makes == EXCLUDED)
+        assert text.endswith(f" status {status}") if status else "status" not in text
+        if reason.severity == UNKNOWN:
+            assert status == 3
+    made = {code: reason.makes for code, reason in TABLE.items() if reason.makes != "verdict"}
+    assert all(TABLE[code].severity == "fail" for code in made)  # or a launch would keep its pair (study.pairs)
+    assert {code for code, makes in made.items() if makes == INCONCLUSIVE} == {
+        "campaign_unfinished", "too_few_pairs", "not_decided",
+    }  # fmt: skip
+    assert [code for code, makes in made.items() if makes == UNRECONCILED] == ["unreconciled"]
+    assert (exit_of(TABLE["not_decided"]), exit_of(TABLE["unreconciled"]), exit_of(TABLE["port_invalid"])) == (5, 3, 2)
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_what_is_said_to_exclude_a_pair_is_marked_so(code: str) -> None:
+    said = "pair is excluded" in TABLE[code].meaning
+    assert said == (TABLE[code].makes in (EXCLUDED, UNRECONCILED))
+
+
 def tool() -> ModuleType:
     spec = importlib.util.spec_from_file_location("reasons_doc", ROOT / "tools" / "reasons_doc.py")
     assert spec is not None and spec.loader is not None
@@ -108,9 +131,8 @@ def test_the_page_has_a_section_for_every_code() -> None:
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     assert [section.split("\n")[0] for section in sections] == list(TABLE)
     for section, reason in zip(sections, TABLE.values(), strict=True):
-        status = {"fail": f" {reason.exit}.", "unknown": " 3.", "note": "does not stop a launch."}[reason.severity]
         first = section.split("\n")[2]
-        assert first.startswith(f"*{reason.severity}*; ") and first.endswith(status)
+        assert first == f"*{reason.severity}*; {consequence(reason)}."
         assert reason.meaning in section and reason.fix in section
     assert page.startswith("# Reason codes\n\n") and page.endswith("\n") and not page.endswith("\n\n")
 

@@ -217,6 +217,15 @@ def test_without_git(scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "git is not installed: install git." in capsys.readouterr().err
 
 
+def test_the_help_has_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        rebase_patches.main(["--help"])
+    said = capsys.readouterr().out.partition("Exit codes: ")[2]
+    page = (Path(rebase_patches.__file__).parents[1] / "docs" / "rebase.md").read_text(encoding="utf-8")
+    rows = [line.split(" ")[1] for line in page.partition("| exit code |")[2].partition("\n\n")[0].splitlines()[2:]]
+    assert rows == ["0", "1", "2", "130"] and all(f"{code} " in said for code in rows)
+
+
 def test_the_old_wheel_is_needed_only_to_merge(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--patches", str(scene.patches)]
     fits = wheel(scene.folder / "new", "0.5.24", SHIFTED)

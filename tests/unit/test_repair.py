@@ -137,6 +137,19 @@ def test_a_full_disk_does_not_stop_a_server_nobody_demanded_anything_of(
     assert CARRIED not in vars(arguments)
 
 
+def test_what_is_left_over_of_another_run_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers believe the variable, as the engine is their parent: a stranger's contract would be theirs."""
+
+    def fails() -> None:
+        raise RunError("run directory X cannot be created")
+
+    monkeypatch.setattr(engine, "current_or_own", fails)
+    monkeypatch.setenv("SGLANG_EXT_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("SGLANG_EXT_RUN_ID", "20260101-000000-abcdef")
+    assert keeps_contract(lambda server_args: "upstream's")(SimpleNamespace()) == "upstream's"
+    assert not {"SGLANG_EXT_RUN_DIR", "SGLANG_EXT_RUN_ID"} & os.environ.keys()
+
+
 def test_a_torn_record_does_not_stop_one_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = own_run(tmp_path, "engine")
     Path(one.directory.file("server.json")).write_text("{")

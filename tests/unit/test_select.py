@@ -28,6 +28,16 @@ def test_by_pid_of_main_and_of_any_worker() -> None:
             assert is_server and server.pids == {own.pid, *own.workers}
 
 
+def test_of_several_none_is_taken_and_the_verb_that_takes_all_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stand_in("sglang::scheduler_TP0") as one, stand_in("sglang::scheduler_TP0") as other:
+        found = [select.by_pid(own.pid)[0] for own in (one, other)]
+    monkeypatch.setattr(select, "every", lambda: found)
+    with pytest.raises(
+        select.SeveralServersError, match=r"name one with --pid, or look at each with verify-env --all$"
+    ):
+        select.only()
+
+
 @pytest.mark.skipif(BASH is None, reason="needs bash")
 def test_by_pid_of_what_stands_in_front() -> None:
     stays = '"$@"; true'  # bash has more to do, so it does not exec

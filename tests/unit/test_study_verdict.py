@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from sglang_ext.study.verdict import judge
 from tests.unit.cases import given_cases
 from tests.unit.study_campaign import campaign, launch, rates, run
 
+ROOT = Path(__file__).resolve().parents[2]
 STEADY = rates([0.001, -0.002, 0.003, 0.0, -0.001, 0.002, -0.003, 0.0])
 ALIKE = rates([0.002, -0.001, 0.001, 0.001, 0.0, 0.0, -0.002, 0.001])
 FASTER = rates([0.031, 0.028, 0.033, 0.029, 0.030, 0.032, 0.027, 0.030])
@@ -258,6 +260,15 @@ def test_a_speculative_arm_has_its_economics() -> None:
         assert (money["accept"] > money["break_even_accept"]) == (found["ratio"] > 1)
     assert of(judged, "two")["economics"]["accept"] == pytest.approx(2.2)
     assert of(judged, "two")["economics"]["base_accept"] == pytest.approx(1.0)
+    whole = of(judged, "two")
+    schema = (
+        (ROOT / "docs" / "campaign.md")
+        .read_text(encoding="utf-8")
+        .partition("    COMPARISON: ")[2]
+        .partition("\n\n")[0]
+    )
+    for names in (whole, whole["equivalence"], whole["economics"]):
+        assert [name for name in names if f'"{name}"' not in schema] == []
     (note,) = [note for note in judged["notes"] if "draft steps" in note]
     assert note.startswith(
         "going from 2 draft steps (two) to 3 (three) does not pay: in the 8 blocks where both count the rate is x 0.88"

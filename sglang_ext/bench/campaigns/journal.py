@@ -140,14 +140,12 @@ class Journal:
             path = os.path.join(self.path, name)
             launch = read_json(path)
             if launch is None:
-                raise _foreign(f"{path} was there and is gone")
+                raise _foreign(path, " was there and is gone")
             launch = _unsealed(launch, path)
             if launch.get("campaign") != self.head["id"]:
-                raise _foreign(
-                    f"{self.path}/{name}: expected a launch of this campaign ({self.head['id']}), found another's"
-                )
+                raise _foreign(path, f": expected a launch of this campaign ({self.head['id']}), found another's")
             if launch.get("arm") not in arms or not _has_shape(launch) or launch_name(launch) != name:
-                raise _foreign(f"{self.path}/{name} is not as a campaign writes it")
+                raise _foreign(path, " is not as a campaign writes it")
             found.append(launch)
         return sorted(found, key=lambda one: (one["block"], one["attempt"], one["time"]["began"]))
 
@@ -184,14 +182,14 @@ def read_json(path: str) -> dict[str, Any] | None:
         raise unusable(f"{path} cannot be read ({error.strerror})") from None
     with open(handle, "rb") as file:
         if not stat_bits.S_ISREG(os.fstat(handle).st_mode):
-            raise _foreign(f"{path} is no regular file")
+            raise _foreign(path, " is no regular file")
         raw = file.read(BIGGEST + 1)
     try:
         value = json.loads(raw) if len(raw) <= BIGGEST else None
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise _foreign(f"{path} holds no whole JSON object")
+        raise _foreign(path, " holds no whole JSON object")
     return value
 
 
@@ -211,16 +209,18 @@ def _unsealed(found: dict[str, Any], path: str) -> dict[str, Any]:
     told = found.get(SEAL)
     if told is None:
         raise _foreign(
-            f"{path}: expected {SEAL}, the digest of what is in it, found none, as in folders of earlier releases"
+            path, f": expected {SEAL}, the digest of what is in it, found none, as in folders of earlier releases"
         )
     if told != digest(found):
-        raise _foreign(f"{path}: expected the content it was written with, found another: it was edited or damaged")
+        raise _foreign(path, ": expected the content it was written with, found another: it was edited or damaged")
     return {key: one for key, one in found.items() if key != SEAL}
 
 
-def _foreign(text: str) -> JournalError:
+def _foreign(path: str, text: str) -> JournalError:
+    """``text`` goes on after the path. Without its plan a folder is no campaign's; without a launch it lacks a block."""
+    fix = "restore it" if os.path.basename(path) == HEAD else "move it away (its block is repeated)"
     return JournalError(
-        "journal_damaged", f"{text}; it is not believed: move it away, or begin again with another --out"
+        "journal_damaged", f"{path}{text}; it is not believed: {fix}, or begin again with another --out"
     )
 
 

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from sglang_ext.delivery.ending import send
+from sglang_ext.delivery.ending import open_pidfd, send
 from sglang_ext.run.process import Identity, Stat, all_stats, is_alive, stat
 from sglang_ext.verify.discover import children, descendants
 
@@ -149,13 +149,13 @@ def main() -> int:
     entry = stat(child.pid)
     first = Identity(child.pid, entry.start_time if entry else 0)
     say({"pid": first.pid, "start_time": first.start_time})
-    handle = os.pidfd_open(first.pid)
-    watched = [0, handle]
+    handle = open_pidfd(first.pid)
+    watched, told = [0] if handle is None else [0, handle], False
     while True:
-        ready = select.select(watched, [], [])[0]
-        if handle in ready:
+        ready = select.select(watched, [], [], TICK if handle is None and not told else None)[0]
+        if not told and (handle in ready or (handle is None and not is_alive(first))):
             say({"ended": reap().get(first.pid)})
-            watched.remove(handle)
+            watched, told = [0], True
         if 0 in ready:
             break
     word = os.read(0, 64)

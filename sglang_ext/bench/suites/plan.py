@@ -129,7 +129,7 @@ def describe(
         ("launches", f"{count}: {len(suite.arms)} arms x {campaign.blocks} blocks"),
         ("rule", _rule(campaign.rule, campaign.blocks)),
         ("time", _time(suite, ready_s, tok_s)),
-        ("question", f"a change of {campaign.effect:.1%}, at {campaign.alpha:.0%} of false verdicts"),
+        ("question", f"a change of {100 * campaign.effect:g}%, at {100 * campaign.alpha:g}% of false verdicts"),
         *(
             ("finds", f"{effect:.1%} where launches of one arm spread by {cv:.1%}{corrected}")
             for cv, effect in detectable

@@ -139,10 +139,12 @@ def _alone(running: dict[int, _Stream], deadline: float, clock: Clock) -> None:
     assert stream.sock is not None
     # Not settimeout: with that Python asks the kernel twice, first whether there is something to read.
     stream.sock.setblocking(True)
-    left = min(LONE_WAIT, deadline - time.monotonic())
-    wait = struct.pack("ll", 0, max(1, int(1e6 * left)))  # 0 would be for ever
-    stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-    while time.monotonic() < deadline:
+    wait = 0.0
+    while (left := deadline - time.monotonic()) > 0:
+        if left < wait or not wait:
+            wait = min(left, LONE_WAIT)
+            limit = struct.pack("ll", 0, max(1, int(1e6 * wait)))  # 0 would be for ever
+            stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         if not _take(stream, clock):
             running.clear()
             return

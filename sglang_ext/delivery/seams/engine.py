@@ -17,7 +17,7 @@ from sglang_ext.contract import rules
 from sglang_ext.contract.names import is_nccl, is_tuning, shown
 from sglang_ext.delivery.context import Carried, Context, current_or_own
 from sglang_ext.hide import holds_credentials, presentable
-from sglang_ext.run.directory import RunError
+from sglang_ext.run.directory import RUN_DIR, RUN_ID, RunError
 from sglang_ext.run.process import myself
 
 logger = logging.getLogger("sglang_ext")
@@ -42,6 +42,8 @@ def keeps_contract(set_envs_and_config: Callable[..., Any]) -> Callable[..., Any
             # Never under our launcher, which made the directory, and whose contract stays as it is; a server nobody demanded
             # anything of must still start, on a full disk too. Its workers are told of no run: they would keep its contract.
             logger.warning("sglang-ext: workers are neither checked nor repaired: %s", error)
+            for left_over in (RUN_DIR, RUN_ID):
+                os.environ.pop(left_over, None)
             return set_envs_and_config(server_args, *args, **kwargs)
         while_resolving = context.contract.differences(os.environ)
         result = set_envs_and_config(server_args, *args, **kwargs)

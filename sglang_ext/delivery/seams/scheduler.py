@@ -19,7 +19,7 @@ from typing import Any
 
 from sglang_ext import bootstrap
 from sglang_ext.contract.model import ContractError
-from sglang_ext.contract.names import is_nccl, shown
+from sglang_ext.contract.names import NODE_LOCAL, is_nccl, shown
 from sglang_ext.delivery import agreement, repair
 from sglang_ext.delivery.context import Context, current
 from sglang_ext.delivery.options import LOG_VARIABLES, log_folder
@@ -27,6 +27,7 @@ from sglang_ext.delivery.seams import deepseek_v2
 from sglang_ext.delivery.seams.engine import CARRIED, restore
 from sglang_ext.delivery.witness import Witness, read_now
 from sglang_ext.run.directory import RunError
+from sglang_ext.run.process import ancestors
 
 logger = logging.getLogger("sglang_ext")
 
@@ -97,9 +98,12 @@ def enter(server_args: Any, given: dict[str, Any]) -> Witness | None:
 
 
 def orphaned() -> bool:
-    """Did the parent die while this worker imported? Upstream's PDEATHSIG, armed later, would never fire then."""
+    """Did the parent die while this worker imported? Upstream's PDEATHSIG, armed later, would never fire then.
+
+    A wrapper may stand between the two (`multiprocessing.set_executable` of a script that does not exec).
+    """
     parent = multiprocessing.parent_process()
-    return parent is not None and parent.pid is not None and os.getppid() != parent.pid
+    return parent is not None and parent.pid is not None and parent.pid not in ancestors(os.getpid())
 
 
 def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]:
@@ -150,7 +154,7 @@ def confirm(witness: Witness) -> None:
     context = witness.context
     values = read_now(context)
     changed = {n: t.want for n, t in context.contract.terms.items() if values.get(n) != t.want}
-    outcome = compare_ranks(context, values)
+    outcome = compare_ranks(context, values, witness.record["rank"]["node"])
     with context.must_record():
         witness.ready(values, outcome, deepseek_v2.SHAPE)
     if context.strict and changed:
@@ -164,7 +168,7 @@ def confirm(witness: Witness) -> None:
         raise context.refuse(outcome["code"], outcome["message"])
 
 
-def compare_ranks(context: Context, values: dict[str, str | None]) -> dict[str, Any]:
+def compare_ranks(context: Context, values: dict[str, str | None], node: int) -> dict[str, Any]:
     """What the ranks of this process group agree on, as a plain record for the attestation."""
     if not communicator_exists():
         return {"code": None, "message": "no process group: nothing to compare with", "world": 1, "rank": 0}
@@ -173,7 +177,8 @@ def compare_ranks(context: Context, values: dict[str, str | None]) -> dict[str, 
 
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     statement = {
-        "contract": context.contract.digest,
+        "contract": context.contract.without(NODE_LOCAL).digest,
+        "node": node,
         "patchset": bootstrap.STATUS.digest,
         "nccl": {name: value for name, value in values.items() if is_nccl(name) and value is not None},
         "own": own_log(context, values),
