@@ -152,7 +152,7 @@ def _run_base_is_a_link(place: Place) -> Done:
 def _run_base_of_another_user(place: Place) -> Done:
     needs_other_users()
     (place.runtime / "sglang-ext").mkdir(mode=0o700)
-    place.runtime.chmod(0o777)
+    os.chown(place.runtime, NOBODY, NOBODY)
     place.cache.mkdir()
     os.chown(place.cache, NOBODY, NOBODY)
     return place.launch(before=AS_NOBODY)
