@@ -118,6 +118,7 @@ def launch(contract: Contract, options: Any, arguments: Sequence[str], profile: 
         say(f"  local patches: {', '.join(prepared.local)}")
     for term in contract.terms.values():
         say(f"  {term.name} {shown(term.want)}  ({term.source})")
+    context.directory.hold()
     supervisor = Supervisor(context, arguments, say, log=options.nccl_log)
     status = 1
     grace: float | None = STOPPING

@@ -190,5 +190,6 @@ def current_or_own() -> Context:
         except ContractError:
             contract = decide(None, (), (), {})
         _current = new_run(contract, mode="engine", policy="warn", patchset=bootstrap.STATUS.digest)
+        _current.directory.hold()
     assert _current is not None
     return _current

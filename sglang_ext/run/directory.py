@@ -106,6 +106,18 @@ class RunDirectory:
         check_trusted(path)
         return cls(os.path.abspath(path))
 
+    def hold(self) -> None:
+        """Keep it from being cleaned away, for as long as this process lives: a server outlives the ten days that files in /tmp
+        may have. systemd-tmpfiles passes over a directory it cannot have a shared BSD lock of (tmpfiles.d(5)).
+        """
+        import fcntl
+
+        try:
+            self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass  # some file systems have no locks: there it is as it would have been
+
     def __repr__(self) -> str:
         return f"RunDirectory({self.path!r})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat as stat_bits
@@ -456,3 +457,23 @@ def test_a_refusal_is_said_even_where_it_cannot_be_written(tmp_path: Path) -> No
     context = launch(tmp_path)
     os.rmdir(context.directory.file("refused"))
     assert str(context.refuse("too_late", "why").code) == "sglang-ext: too_late: why"
+
+
+def test_a_run_is_not_cleaned_away_while_it_is_held(tmp_path: Path) -> None:
+    """As systemd-tmpfiles asks: a shared lock, without waiting (tmpfiles.d(5)). The lock goes with its process."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from sglang_ext.run.directory import RunDirectory\n"
+        "RunDirectory.create(sys.argv[2]).hold()\n"
+        "print('held', flush=True); sys.stdin.read()\n"
+    )
+    root, run = str(Path(__file__).resolve().parents[2]), str(tmp_path / "run")
+    command = [sys.executable, "-c", code, root, run]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        handle = os.open(run, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        holder.communicate()
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.close(handle)
