@@ -128,3 +128,24 @@ def seconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number of seconds, 0 or more, found {text!r}")
     return value
+
+
+def replaceable(path: str, kind: str) -> bool:
+    """May a report of this kind (`verify`, `patches`: what its schema begins with) replace what is at ``path``?
+
+    Nothing, an empty file, a device and an earlier report may be replaced; so may a report that was torn, by a full disk.
+    """
+    if path.startswith(("/dev/", "/proc/")) or not os.path.isfile(path):
+        return True
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError:
+        return True  # as it cannot be written either, most likely: that has words of its own
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return not raw.strip() or raw.startswith(b'{\n "')  # as all of ours begin
+    return isinstance(found, dict) and str(found.get("schema")).startswith(f"sglang-ext/{kind}")

@@ -6,6 +6,7 @@ import os
 import sys
 
 from sglang_ext import bootstrap
+from sglang_ext.console import replaceable
 from sglang_ext.patchset.model import PatchError
 from sglang_ext.patchset.overlay import OverlayError, patches_folder
 from sglang_ext.patchset.tree import PACKAGE, find_root, metadata_folders
@@ -69,7 +70,7 @@ def _unfit(options: Any) -> str | None:
     if any(os.path.commonpath([place, folder]) == folder for folder in _folders(options)):
         return f"{file} lies in an installed sglang, where no report goes"
     new, regular = not os.path.exists(file), os.path.isfile(file)
-    if regular and os.path.getsize(file) and not _ours(file):
+    if regular and not replaceable(file, "patches"):
         return f"{file} holds something else than a report of `patches`, and would be replaced"
     folder = os.path.dirname(place)
     if os.path.isdir(file) or not os.access(folder if new else file, os.W_OK):
@@ -85,18 +86,6 @@ def _folders(options: Any) -> list[str]:
     except (PatchError, OSError):
         return []
     return [os.path.realpath(os.path.join(root, name)) for name in found]
-
-
-def _ours(path: str) -> bool:
-    """Is it a report of these verbs?"""
-    import json
-
-    try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and str(found.get("schema")).startswith("sglang-ext/patches")
 
 
 def _status(options: Any) -> tuple[int, dict[str, Any]]:

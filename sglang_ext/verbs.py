@@ -15,6 +15,13 @@ REPORTS = {
 }  # fmt: skip
 
 
+def hear_children() -> None:
+    """For verbs that start others: see `ending.hear_children`."""
+    from sglang_ext.delivery.ending import hear_children
+
+    hear_children()
+
+
 def complain(text: str) -> None:
     print(f"sglang-ext: {text}", file=sys.stderr)
 
@@ -99,6 +106,7 @@ def run_lint(options: argparse.Namespace) -> int:
 
 
 def run_gate(options: argparse.Namespace) -> int:
+    hear_children()
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         complain("gate needs a command; write: sglang-ext gate [options] -- COMMAND...")
@@ -260,6 +268,7 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
+    hear_children()
     from sglang_ext.doctor import verb
 
     try:
@@ -272,6 +281,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def run_patches(verb: str, options: argparse.Namespace) -> int:
+    hear_children()
     from sglang_ext import patches_verb
 
     try:
@@ -306,6 +316,7 @@ def run_patches_adopt(options: argparse.Namespace) -> int:
 
 
 def run_build_wheel(options: argparse.Namespace) -> int:
+    hear_children()
     from sglang_ext import build_wheel
     from sglang_ext.patchset.model import PatchError
 
@@ -336,21 +347,12 @@ def may_write(verb: str, where: str | None) -> bool:
 
     Only an earlier report of the same kind is replaced; `bench` and `patches` have stricter rules of their own.
     """
-    import os
-
     kind = REPORTS.get(verb)
-    if kind is None or where in (None, "-") or not os.path.isfile(where) or not os.path.getsize(where):
+    if kind is None or where in (None, "-"):
         return True
-    import json
+    from sglang_ext.console import replaceable
 
-    try:
-        with open(where, "rb") as file:
-            found = json.load(file)
-    except OSError:
-        return True  # as it cannot be written either, most likely: that has words of its own
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and str(found.get("schema")).startswith(f"sglang-ext/{kind}"):
+    if replaceable(where, kind):
         return True
     complain(
         f"receipt_unwritable: --json: expected a place for the report, found {where}, which holds something else; name another"

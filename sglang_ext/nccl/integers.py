@@ -67,6 +67,7 @@ LIMITS = {
 }
 # Before, 0 was a number like others: src/graph/paths.cc.
 LIMITED_SINCE: dict[str, tuple[int, ...]] = {"NCCL_NCHANNELS_PER_NET_PEER": (2, 28)}
+AUTOMATIC = {"NCCL_NCHANNELS_PER_NET_PEER": -1}  # its default, and so documented, up to 2.27
 # Kept in an int, which is all that is done to them: src/include/comm.h buffSizes, p2pChunkSize.
 KEPT_IN_INT = frozenset({
     "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE",
@@ -222,6 +223,12 @@ def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -
     if (limited or name in KEPT_IN_INT) and (short := wrapped(value)) != value:
         becomes = f"which does not fit into 32 bits: {who} takes it for {short}"
         return "value_misread", becomes, _limit(name, short, version, who)[2] if limited else str(short)
+    if limited and value == AUTOMATIC.get(name):
+        return (
+            "value_unclear",
+            f"which was automatic to earlier releases and which {who} passes over, to the same end",
+            "",
+        )
     if limited:
         return _limit(name, value, version, who)
     if allowed and value not in allowed:
@@ -233,13 +240,23 @@ def _range(variable: Variable, value: int, version: tuple[int, ...], who: str) -
 
 
 def _fifo(value: int, version: tuple[int, ...], who: str) -> tuple[str, str, str]:
-    short = value if LONG_FIFO[0] <= version < LONG_FIFO[1] else value % 2**32
+    if LONG_FIFO[0] <= version < LONG_FIFO[1]:
+        return _long_fifo(value, who)
+    short = value % 2**32
     if short & (short - 1):
         return "value_ignored", f"which is no power of two: {who} takes its default", ""
     most = str(min(short, LARGEST_FIFO))
     if short != value:
         return "value_misread", f"which does not fit into 32 bits: {who} takes it for {most}", most
     return ("", "", most) if short <= LARGEST_FIFO else ("value_misread", f"which {who} takes for {most}", most)
+
+
+def _long_fifo(value: int, who: str) -> tuple[str, str, str]:
+    """src/init.cc:461-475 of 2.26.5: -1 is automatic, and what is no power of two is "being ignored" and taken all the same."""
+    most = str(min(value % 2**64, LARGEST_FIFO))
+    if value == -1 or (str(value) == most and not value & (value - 1)):
+        return "", "", str(value)
+    return "value_misread", f"which {who} takes for {most}", most
 
 
 def _limit(name: str, value: int, version: tuple[int, ...], who: str) -> tuple[str, str, str]:

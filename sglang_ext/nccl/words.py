@@ -277,7 +277,7 @@ def rendezvous(variable: Variable, text: str, version: tuple[int, ...], who: str
     expected, fix = "an address and a port", "write it like 10.0.0.1:29500, [fe80::1]:29500 or a-host:29500"
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
-        port, broken = rest[1:], not closed  # what stands between "]" and the port is never looked at
+        port, broken = rest[1:], not closed  # what stands between "]" and the port is passed over, whatever it is
     else:
         host, _, port = next((entry for entry in text.split(",") if entry), "").partition(":")
         broken = host == "" or host != host.strip(BLANKS)
@@ -285,7 +285,8 @@ def rendezvous(variable: Variable, text: str, version: tuple[int, ...], who: str
         becomes = f"which {who} refuses when a communicator is made"
         return text or REFUSED, [misfit("value_refused", variable.name, expected, text, becomes, fix)]
     number = strtoll(port, 10)
-    if number.digits and not number.rest.strip(BLANKS) and 0 < number.value < 2**16:
+    skipped = text.startswith("[") and not rest.startswith(":")
+    if number.digits and not skipped and not number.rest.strip(BLANKS) and 0 < number.value < 2**16:
         return text, []
     becomes = f"of which {who} takes {number.value} for the port" if number.digits else f"in which {who} finds no port"
     return text, [misfit("value_misread", variable.name, expected, text, becomes, fix)]
@@ -299,6 +300,10 @@ def cpus(variable: Variable, text: str, version: tuple[int, ...], who: str) -> A
         return value, []
     becomes, fix = f"which {who} reads as {shown(value)}", "write each number, in plain digits"
     return value, [misfit("value_misread", variable.name, "numbers of CPUs joined by commas", text, becomes, fix)]
+
+
+# Before, src/transport/net_ib.cc adds 1 to what strstr returns, and only then asks whether that was NULL (2.21.5, 2.22.3).
+SLASH_LOOKED_FOR_SINCE = (2, 23)
 
 
 def address_range(variable: Variable, text: str, version: tuple[int, ...], who: str) -> Answer:
@@ -317,6 +322,9 @@ def address_range(variable: Variable, text: str, version: tuple[int, ...], who: 
         longest = bits
     number = strtoll(length, 10)
     name, expected, fix = variable.name, "an address range", "write it like 10.1.0.0/16"
+    if not slash and version < SLASH_LOOKED_FOR_SINCE:
+        becomes = f"in which {who} looks for a slash and ends over its lack"
+        return text, [misfit("value_refused", name, expected, text, becomes, fix)]
     if not (slash and longest and number.value <= longest):
         return "", [misfit("value_ignored", name, expected, text, f"which {who} ignores", fix)]
     value = f"{address}/{number.value}"

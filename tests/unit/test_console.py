@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -99,6 +100,23 @@ def test_a_report_replaces_only_one_of_its_kind(verb: str, schema: str, kept: bo
     status, _, err = shell(f"$V {verb} {file}{' -- true' if 'gate' in verb else ''}")
     assert (file.read_text() == before) == kept
     assert not kept or (status == 2 and err.startswith("sglang-ext: receipt_unwritable: --json: ")), err
+
+
+def test_a_torn_report_is_replaced(tmp_path: Path) -> None:
+    """A disk that was full once must not end every later look."""
+    file = tmp_path / "v.json"
+    assert shell(f"$V {ABSENT} --json {file}")[0] == 0
+    whole = file.read_text()
+    file.write_text(whole[: len(whole) // 2])
+    assert shell(f"$V {ABSENT} --json {file}")[0] == 0 and json.loads(file.read_text())["verdict"] == "PASS"
+    log = tmp_path / "log.txt"
+    log.write_text("lines of before\n")
+    assert shell(f"$V {ABSENT} --json /dev/stdout >> {log}")[0] == 0 and "PASS" in log.read_text()
+
+
+def test_a_gate_knows_how_its_command_ended_where_sigchld_was_ignored() -> None:
+    status, _, err = shell("trap '' CHLD; exec $V gate --pid $$ --absent NCCL_NOT_THERE -- sh -c 'exit 3'")
+    assert status == 3, err
 
 
 def test_a_report_replaces_no_text_and_fills_an_empty_file(tmp_path: Path) -> None:

@@ -434,6 +434,10 @@ def test_limits_came_with_releases() -> None:
         ("NCCL_BUFFSIZE", "4M", NOW, "4"),
         ("NCCL_WORK_FIFO_BYTES", "4294967296", NOW, "0"),
         ("NCCL_WORK_FIFO_BYTES", "2147483648", NOW, "1073741824"),
+        ("NCCL_WORK_FIFO_BYTES", "1000", (2, 26, 5), "1000"),  # it says that it ignores this, and does not
+        ("NCCL_WORK_FIFO_BYTES", "-1", (2, 26, 6), "-1"),
+        ("NCCL_WORK_FIFO_BYTES", "-1", (2, 27, 3), ""),
+        ("NCCL_NCHANNELS_PER_NET_PEER", "-1", (2, 28, 3), ""),
         ("NCCL_WORK_FIFO_BYTES", "4294967296", (2, 26, 5), "1073741824"),  # 64 bits there: src/init.cc:461
         ("NCCL_WORK_FIFO_BYTES", "1000000", NOW, ""),
         ("NCCL_P2P_LEVEL", "4", NOW, "SYS"),
@@ -538,3 +542,38 @@ def test_a_text_with_which_nccl_does_not_start_is_not_as_if_unset(name: str, tex
 def test_quotes_around_credentials_show_none() -> None:
     (fault,) = understand("NCCL_NET_PLUGIN", '"http://user:hunter2@h/x"', NOW).faults
     assert fault.code == "quoted" and "hunter2" not in fault.message
+
+
+def test_what_was_automatic_once_is_no_fault_later() -> None:
+    """Who moves from 2.27 to 2.28 with -1 in a profile gets the same: the later release passes over it."""
+    assert read("NCCL_NCHANNELS_PER_NET_PEER", "-1", (2, 27, 7)) == ("-1", [])
+    assert read("NCCL_NCHANNELS_PER_NET_PEER", "-1", (2, 28, 3))[1] == ["value_unclear"]
+    assert read("NCCL_NCHANNELS_PER_NET_PEER", "-2", (2, 28, 3)) == ("", ["value_ignored"])
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "codes"),
+    [
+        ("-1", (2, 26, 5), []),
+        ("1048576", (2, 26, 5), []),
+        ("1000", (2, 26, 5), ["value_misread"]),
+        ("-4", (2, 26, 5), ["value_misread"]),
+        ("-1", (2, 26, 2), ["value_ignored"]),
+    ],
+)
+def test_a_fifo_of_the_two_releases_that_keep_it_in_64_bits(
+    text: str, version: tuple[int, ...], codes: list[str]
+) -> None:
+    assert read("NCCL_WORK_FIFO_BYTES", text, version)[1] == codes
+
+
+def test_an_address_range_without_a_slash_in_the_releases_that_go_on_with_it() -> None:
+    """strstr(...) + 1 is never NULL: 2.22.3 src/transport/net_ib.cc:143."""
+    assert read("NCCL_IB_ADDR_RANGE", "10.1.0.0", (2, 22, 3)) == ("10.1.0.0", ["value_refused"])
+    assert read("NCCL_IB_ADDR_RANGE", "10.1.0.0", (2, 23, 4)) == ("", ["value_ignored"])
+
+
+def test_a_port_whose_first_digit_is_passed_over() -> None:
+    assert read("NCCL_COMM_ID", "[::1]:29500")[1] == []
+    assert read("NCCL_COMM_ID", "[::1]29500")[1] == ["value_misread"]
+    assert "takes 9500 for the port" in understand("NCCL_COMM_ID", "[::1]29500", NOW).faults[0].message

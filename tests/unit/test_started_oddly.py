@@ -132,7 +132,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("script", "killed"), [("exit 3", 0), ("trap '' TERM; sleep 60 & wait", 2)])
+@pytest.mark.parametrize(("script", "killed"), [("exit 3", 0), ("trap '' TERM; sleep 60 & echo ready; wait", 2)])
 def test_a_keeper_without_pidfds(script: str, killed: int, tmp_path: Path) -> None:
     order = {"argv": ["sh", "-c", script], "environment": dict(os.environ), "log": str(tmp_path / "log")}
     with python(KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
@@ -140,7 +140,9 @@ def test_a_keeper_without_pidfds(script: str, killed: int, tmp_path: Path) -> No
         keeper.stdin.write(json.dumps(order) + "\n")
         keeper.stdin.flush()
         first = json.loads(keeper.stdout.readline())
-        if not killed:
+        if killed:
+            assert until(lambda: (tmp_path / "log").read_text() == "ready\n")  # it does not hear SIGTERM from now on
+        else:
             assert json.loads(keeper.stdout.readline()) == {"ended": 3}
         keeper.stdin.write("kill")
         keeper.stdin.close()

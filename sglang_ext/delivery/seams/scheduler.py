@@ -103,7 +103,9 @@ def orphaned() -> bool:
     A wrapper may stand between the two (`multiprocessing.set_executable` of a script that does not exec).
     """
     parent = multiprocessing.parent_process()
-    return parent is not None and parent.pid is not None and parent.pid not in ancestors(os.getpid())
+    if parent is None or parent.pid is None or parent.pid == os.getppid():
+        return False
+    return parent.pid not in ancestors(os.getpid())
 
 
 def repair_contract(context: Context, found: dict[str, str | None]) -> list[str]:
