@@ -41,10 +41,9 @@ ROWS: dict[str, Reason] = {
     "ranks_differ": Reason(
         FAIL,
         "Ranks hold different values of an NCCL variable. NCCL does not check this; ranks that choose differently hang or "
-        "corrupt data.",
-        "Start every rank and node with the same contract. Names of a node's own interfaces, adapters and files "
-        "(NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_HOSTID and their like) may differ from node to node, but not be given on some "
-        "nodes only.",
+        "corrupt data. The names of a node's own interfaces, adapters and files (NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_HOSTID "
+        "and their like) may differ from node to node, but not be given on some nodes only.",
+        "Start every rank and node with the same contract.",
     ),
     "nccl_two_copies": Reason(
         FAIL,
