@@ -241,9 +241,13 @@ def configured(argv: Sequence[str]) -> dict[str, Any]:
     if "--config" not in argv:
         return {}
     try:
+        yaml = import_module("yaml")  # upstream brings it
+    except ImportError:
+        return {}
+    try:
         with open(value_of(argv, ("--config",), ""), encoding="utf-8") as file:
-            found = import_module("yaml").safe_load(file)  # upstream brings it
-    except Exception:
+            found = yaml.safe_load(file)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return {str(name).replace("-", "_"): value for name, value in found.items()} if isinstance(found, dict) else {}
 

@@ -48,7 +48,7 @@ def applies(marker: str) -> bool:
         from packaging.markers import Marker  # upstream brings it
 
         return bool(Marker(marker).evaluate({"extra": ""}))
-    except Exception:
+    except (ImportError, ValueError):  # packaging is not there, or the marker is none to it
         return "extra" not in marker
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sglang_ext.bench.suites.suite import parse_suite
-from sglang_ext.bench.traffic import client
+from sglang_ext.bench.traffic import client, streams
 from sglang_ext.bench.traffic.client import Address, Fault, ServerError, Stream
 from sglang_ext.bench.traffic.events import events, parse
 from sglang_ext.bench.traffic.figures import Run, figures, together, token_times
@@ -537,3 +538,27 @@ def test_a_question_is_answered_by_a_json_object_or_not_at_all() -> None:
         assert client.ask(script.address, "/server_info") == {"a": 1}
     with Script([(0, b"[1]")]) as script, pytest.raises(ServerError, match="no JSON object"):
         client.ask(script.address, "/server_info")
+
+
+def test_a_lone_stream_is_given_up_at_its_time_and_not_a_wait_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [100.0], [0.0]
+
+    class Silent:
+        def setblocking(self, on: bool) -> None:
+            assert on
+
+        def setsockopt(self, _level: int, _name: int, limit: bytes) -> None:
+            seconds, micros = struct.unpack("ll", limit)
+            waits[0] = seconds + micros / 1e6
+
+        def recv(self, _most: int) -> bytes:
+            now[0] += waits[0]  # as SO_RCVTIMEO does
+            raise BlockingIOError
+
+    monkeypatch.setattr("sglang_ext.bench.traffic.streams.time.monotonic", lambda: now[0])
+    one = streams._Stream(b"")
+    one.sock = cast(Any, Silent())
+    running = {3: one}
+    streams._alone(running, 101.3, lambda: now[0])
+    assert running == {3: one}, "it has not ended"
+    assert now[0] == pytest.approx(101.3, abs=1e-5)

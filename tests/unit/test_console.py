@@ -102,6 +102,14 @@ def test_a_report_replaces_only_one_of_its_kind(verb: str, schema: str, kept: bo
     assert not kept or (status == 2 and err.startswith("sglang-ext: receipt_unwritable: --json: ")), err
 
 
+def test_a_terminal_does_not_obey_a_title() -> None:
+    """Any process may call itself what it likes; root's `--all-processes` on a shared host prints it."""
+    title = r"$'sglang::detokenizer\e]0;owned\a'"
+    look = "$V verify-env --pid $child --all-processes --absent NCCL_X"
+    _, out, err = shell(f"(exec -a {title} sleep 60) & child=$!; sleep 0.3; {look}; kill $child")
+    assert "owned" in out and "\x1b" not in out + err and "\a" not in out + err
+
+
 def test_a_torn_report_is_replaced(tmp_path: Path) -> None:
     """A disk that was full once must not end every later look."""
     file = tmp_path / "v.json"

@@ -22,6 +22,7 @@ from sglang_ext.delivery import preflight
 from sglang_ext.delivery.ending import send
 from sglang_ext.run.directory import default_base
 from sglang_ext.run.process import Identity, ancestors, is_alive, stat
+from tests.unit.stand_ins import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def python(code: str, *words: str, before: Callable[[], None] | None = None, **more: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", *words]
     return subprocess.Popen(command, preexec_fn=before, text=True, **more)
-
-
-def until(true: Callable[[], Any], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(true())
 
 
 # A launcher in small, from the console's `run` on: it starts something, has it guarded, and is killed without a word.
@@ -72,7 +66,7 @@ def test_closed_handles_cost_no_guardian(closed: tuple[int, ...], tmp_path: Path
         assert launcher.wait(30) == -signal.SIGKILL
     child = Identity(*map(int, place.read_text().split()))
     try:
-        assert until(lambda: not is_alive(child)), "nobody guarded it"
+        assert until(lambda: not is_alive(child), 15.0), "nobody guarded it"
     finally:
         send(child, signal.SIGKILL)
 
@@ -141,7 +135,9 @@ def test_a_keeper_without_pidfds(script: str, killed: int, tmp_path: Path) -> No
         keeper.stdin.flush()
         first = json.loads(keeper.stdout.readline())
         if killed:
-            assert until(lambda: (tmp_path / "log").read_text() == "ready\n")  # it does not hear SIGTERM from now on
+            assert until(
+                lambda: (tmp_path / "log").read_text() == "ready\n", 15.0
+            )  # it does not hear SIGTERM from now on
         else:
             assert json.loads(keeper.stdout.readline()) == {"ended": 3}
         keeper.stdin.write("kill")
